@@ -1,0 +1,36 @@
+"""gymbridge: one batched-environment engine with two faces, TensorDict rollouts and gymnasium vector envs.
+
+Public names are imported when they are first used, so that ``import gymbridge`` costs neither torch nor tensordict.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0.dev0"
+
+if TYPE_CHECKING:
+    from gymbridge import engine, envs, errors, spaces, specs, vector
+
+_HOMES: dict[str, str] = {}
+"""Public name -> the module that defines it."""
+
+_SUBMODULES = frozenset({"engine", "envs", "errors", "spaces", "specs", "vector"})
+
+__all__ = ["__version__", *_HOMES, *_SUBMODULES]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        value: object = getattr(import_module(_HOMES[name]), name)
+    elif name in _SUBMODULES:
+        value = import_module(f"gymbridge.{name}")
+    else:
+        raise AttributeError(f"module 'gymbridge' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
-    from gymbridge import engine, envs, errors, spaces, specs, vector
+    from gymbridge import engine, envs, errors, spaces, specs, vector  # noqa: F401
 
 _HOMES: dict[str, str] = {}
 """Public name -> the module that defines it."""

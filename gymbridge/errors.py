@@ -28,7 +28,9 @@ class EnvSpecError(AssertionError):
 
     def __init__(self, env: str, faults: list[str]):
         self.faults = faults
-        super().__init__(f"{env} disagrees with its specs in {len(faults)} place(s):\n" + "\n".join(f"- {f}" for f in faults))
+        super().__init__(
+            f"{env} disagrees with its specs in {len(faults)} place(s):\n" + "\n".join(f"- {f}" for f in faults)
+        )
 
 
 class EnvOutputError(ValueError):

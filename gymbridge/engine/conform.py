@@ -1,0 +1,120 @@
+"""What an env returned, checked against the leaf that it is for.
+
+Two policies, both refusing what does not fit by name instead of bending it:
+
+- :func:`exact`, for the TensorDict face: shape and dtype are those of the space; a ``Discrete`` takes any integer that
+  fits its dtype.
+- :func:`casting`, for the gymnasium face, whose users rely on gymnasium's cast into its buffers: the shape is that of
+  the space; a value of another dtype is cast where numpy's ``same_kind`` rule allows it or nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Discrete
+
+from gymbridge.errors import EnvOutputError
+from gymbridge.spaces.naming import SpaceLeaf
+
+__all__ = ["Check", "Conform", "casting", "exact"]
+
+Check = Callable[[Any], Any]
+"""Gives a value in a form that numpy assigns to the leaf's row unchanged, or raises ``EnvOutputError``."""
+
+Conform = Callable[[SpaceLeaf], Check]
+"""A policy: makes the check of a leaf."""
+
+
+def exact(leaf: SpaceLeaf) -> Check:
+    """Check that lets through values of the leaf's own shape and dtype.
+
+    Example:
+        >>> from gymnasium.spaces import Box
+        >>> check = exact(SpaceLeaf(("observation",), Box(-1, 1, (2,), np.float32)))
+        >>> check(np.zeros(2))
+        Traceback (most recent call last):
+        gymbridge.errors.EnvOutputError: observation: got dtype float64, expected float32
+    """
+    if isinstance(leaf.space, Discrete):
+        return _integer(leaf)
+    name, shape, dtype = leaf.name, leaf.shape, leaf.dtype
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, (np.ndarray, np.generic)):
+            raise EnvOutputError(
+                f"{name}: got {value!r} of type {type(value).__name__}, expected an array of shape {shape} and {dtype}"
+            )
+        if value.shape != shape:
+            raise EnvOutputError(f"{name}: got shape {value.shape}, expected {shape}")
+        if value.dtype != dtype:
+            raise EnvOutputError(f"{name}: got dtype {value.dtype}, expected {dtype}")
+        return value
+
+    return check
+
+
+def casting(leaf: SpaceLeaf) -> Check:
+    """Check that casts to the leaf's dtype where ``same_kind`` casting allows it or the cast loses nothing.
+
+    Example:
+        >>> from gymnasium.spaces import Box
+        >>> check = casting(SpaceLeaf(("observation",), Box(0, 255, (2,), np.uint8)))
+        >>> check([3, 4])
+        array([3, 4], dtype=uint8)
+        >>> check([3, 400])
+        Traceback (most recent call last):
+        gymbridge.errors.EnvOutputError: observation: got [3, 400] of dtype int64, expected uint8: the cast changes it
+    """
+    name, shape, dtype = leaf.name, leaf.shape, leaf.dtype
+    low, high = _integer_range(leaf)
+
+    def check(value: Any) -> Any:
+        if type(value) is int and shape == () and low <= value <= high:
+            return value
+        array = np.asarray(value)
+        if array.shape != shape:
+            raise EnvOutputError(f"{name}: got shape {array.shape}, expected {shape}")
+        if np.can_cast(array.dtype, dtype, "same_kind"):
+            return array.astype(dtype)
+        if array.dtype.kind not in "iufb":
+            raise EnvOutputError(f"{name}: got dtype {array.dtype}, expected {dtype}")
+        return _without_loss(array, leaf, value)
+
+    return check
+
+
+def _integer(leaf: SpaceLeaf) -> Check:
+    low, high = _integer_range(leaf)
+
+    def check(value: Any) -> Any:
+        if type(value) is int and low <= value <= high:
+            return value
+        array = np.asarray(value)
+        if array.shape != () or array.dtype.kind not in "iub":
+            raise EnvOutputError(f"{leaf.name}: got {value!r}, expected an integer")
+        return _without_loss(array, leaf, value)
+
+    return check
+
+
+def _integer_range(leaf: SpaceLeaf) -> tuple[int, int]:
+    """Python ints that the leaf's dtype holds; an empty range where it is not one of integers."""
+    if leaf.dtype.kind not in "iu":
+        return 0, -1
+    limits = np.iinfo(leaf.dtype)
+    return int(limits.min), int(limits.max)
+
+
+def _without_loss(array: np.ndarray[Any, Any], leaf: SpaceLeaf, value: Any) -> Any:
+    with np.errstate(all="ignore"):
+        cast = array.astype(leaf.dtype)
+        back = cast.astype(array.dtype)
+    # the way back too, and signs: numpy calls -1 and its cast to uint64 unequal, but not everything that wraps
+    if not (np.array_equal(back, array) and np.array_equal(cast < 0, array < 0)):
+        raise EnvOutputError(
+            f"{leaf.name}: got {value!r} of dtype {array.dtype}, expected {leaf.dtype}: the cast changes it"
+        )
+    return cast

@@ -1,0 +1,363 @@
+"""Runs gymnasium envs: numpy in, numpy out, straight into the rows of the block."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from gymbridge.engine.block import Block
+from gymbridge.engine.codes import Op, RowState, Source
+from gymbridge.engine.conform import Conform, casting, exact
+from gymbridge.engine.host import NOTHING, Report
+from gymbridge.engine.layout import Leaf
+from gymbridge.errors import EnvOutputError
+from gymbridge.spaces.naming import SpaceTree, action_tree, observation_tree
+
+__all__ = ["GymEnvDescription", "GymHost", "GymHostOptions", "close_all"]
+
+_RESET, _STEP_MAYBE_RESET = int(Op.RESET), int(Op.STEP_MAYBE_RESET)
+_RUNNING, _ENDED, _FAILED = int(RowState.RUNNING), int(RowState.ENDED), int(RowState.FAILED)
+_IN_NEXT, _IN_ROOT = int(Source.NEXT), int(Source.ROOT)
+_Array = np.ndarray
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GymHostOptions:
+    """How a front wants gymnasium envs to be run.
+
+    Attributes:
+        conform: what happens to an observation that is not what its space says.
+        reward_dtype: dtype of the rewards in the block.
+        collect_infos: hand the infos over as they are, in the report.
+        info_leaves: entries of the infos that become leaves of the block, keyed by their path in the info.
+        warn_of_unknown_infos: warn once of an entry that is none of ``info_leaves``.
+    """
+
+    conform: Conform = exact
+    reward_dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float64))
+    collect_infos: bool = False
+    info_leaves: tuple[Leaf, ...] = ()
+    warn_of_unknown_infos: bool = False
+
+    @classmethod
+    def for_gymnasium(cls, reward_dtype: np.dtype[Any]) -> GymHostOptions:
+        """As gymnasium's vector envs run them: observations cast, every info kept."""
+        return cls(conform=casting, reward_dtype=reward_dtype, collect_infos=True)
+
+
+@dataclass(frozen=True)
+class GymEnvDescription:
+    """Spaces and facts of one gymnasium env, and the leaves that follow from them."""
+
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    metadata: dict[str, Any]
+    render_mode: str | None
+    spec: Any
+    options: GymHostOptions
+
+    @property
+    def input_leaves(self) -> tuple[Leaf, ...]:
+        """The action."""
+        return tuple(Leaf(leaf.key, leaf.shape, leaf.dtype) for leaf in action_tree(self.action_space).leaves)
+
+    @property
+    def root_leaves(self) -> tuple[Leaf, ...]:
+        """The observation and, if they are to be leaves, the infos with a mask of those present."""
+        observation = [
+            Leaf(leaf.key, leaf.shape, leaf.dtype) for leaf in observation_tree(self.observation_space).leaves
+        ]
+        infos = [
+            part
+            for leaf in self.options.info_leaves
+            for part in (
+                Leaf(("info", *leaf.key), leaf.shape, leaf.dtype),
+                Leaf(("info", "_mask", *leaf.key), (), np.dtype(np.bool_)),
+            )
+        ]
+        return (*observation, *infos)
+
+    @property
+    def next_leaves(self) -> tuple[Leaf, ...]:
+        """What the root has, with reward and end-of-episode flags."""
+        flag = np.dtype(np.bool_)
+        return (
+            *self.root_leaves,
+            Leaf(("reward",), (), self.options.reward_dtype),
+            Leaf(("terminated",), (), flag),
+            Leaf(("truncated",), (), flag),
+        )
+
+
+class _Store:
+    """Writes observations and infos into the rows of one section of the block."""
+
+    def __init__(self, arrays: Mapping[Key, npt.NDArray[Any]], tree: SpaceTree, options: GymHostOptions):
+        self._tree = tree
+        self._checks = [options.conform(leaf) for leaf in tree.leaves]
+        self._rows = [row_views(arrays[leaf.key]) for leaf in tree.leaves]
+        self._infos = [
+            (leaf, arrays[("info", *leaf.key)], arrays[("info", "_mask", *leaf.key)]) for leaf in options.info_leaves
+        ]
+
+    def observation(self, row: int, observation: Any) -> None:
+        """Writes a whole observation, or none of it."""
+        if self._tree.is_leaf:
+            self._rows[0][row][...] = self._checks[0](observation)
+            return
+        try:
+            values = self._tree.flatten(observation)
+        except KeyError as error:
+            raise EnvOutputError(f"observation: {error.args[0]}") from error
+        values = [check(value) for check, value in zip(self._checks, values, strict=True)]
+        for rows, value in zip(self._rows, values, strict=True):
+            rows[row][...] = value
+
+    def info(self, row: int, info: Mapping[str, Any]) -> None:
+        """Writes the entries that are leaves; one that the info lacks reads zero."""
+        for leaf, array, mask in self._infos:
+            value: Any = info
+            try:
+                for part in leaf.key:
+                    value = value[part]
+            except (KeyError, TypeError, IndexError):
+                array[row] = 0
+                mask[row] = False
+                continue
+            given = np.asarray(value)
+            if given.shape != leaf.shape or not np.can_cast(given.dtype, leaf.dtype, "same_kind"):
+                raise EnvOutputError(
+                    f"info.{'.'.join(leaf.key)}: got shape {given.shape} and dtype {given.dtype}, "
+                    f"expected {leaf.shape} and {leaf.dtype}"
+                )
+            array[row] = given
+            mask[row] = True
+
+    def no_info(self, row: int) -> None:
+        """Zeroes the entries that are leaves."""
+        for _, array, mask in self._infos:
+            array[row] = 0
+            mask[row] = False
+
+
+def row_views(array: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    """The rows of an array, each a view that can be assigned to whole, also where a row has no dimension."""
+    return [array[row : row + 1].reshape(array.shape[1:]) for row in range(len(array))]
+
+
+class GymHost:
+    """Runs gymnasium envs, one a row.
+
+    Args:
+        envs: the envs; they are closed by ``close``.
+        options: how to run them.
+
+    Example:
+        >>> from gymbridge.engine.codes import Op
+        >>> from gymbridge.engine.layout import Layout
+        >>> host = GymHost([gym.make("CartPole-v1") for _ in range(2)], GymHostOptions())
+        >>> env = host.descriptions()[0]
+        >>> block = Block(Layout(2, input=env.input_leaves, next=env.next_leaves, root=env.root_leaves))
+        >>> host.attach(block)
+        >>> _ = host.run(bytes([Op.RESET, Op.RESET]), [None, None], [{"seed": 0}, {"seed": 1}])
+        >>> _ = host.run(bytes([Op.IDLE, Op.STEP]), [None, 1])
+        >>> block.next["reward",]
+        array([0., 1.])
+        >>> host.close()
+    """
+
+    def __init__(self, envs: Sequence[gym.Env[Any, Any]], options: GymHostOptions):
+        self.envs = list(envs)
+        self._options = options
+        self._known_infos = {
+            leaf.key[:length] for leaf in options.info_leaves for length in range(1, len(leaf.key) + 1)
+        }
+        self._warn_of_unknown_infos = options.warn_of_unknown_infos
+
+    def descriptions(self) -> list[GymEnvDescription]:
+        """One a row."""
+        return [
+            GymEnvDescription(
+                env.observation_space, env.action_space, dict(env.metadata), env.render_mode, env.spec, self._options
+            )
+            for env in self.envs
+        ]
+
+    def attach(self, block: Block) -> None:
+        """Takes the memory; every row is new."""
+        num_rows = len(self.envs)
+        tree = observation_tree(self.envs[0].observation_space)
+        self._root = _Store(block.root, tree, self._options)
+        self._next = _Store(block.next, tree, self._options)
+        self._reward = block.next["reward",]
+        self._terminated = block.next["terminated",]
+        self._truncated = block.next["truncated",]
+        self._state = block.state
+        self._source = block.source
+        self._state[:] = bytes([RowState.NEW]) * num_rows
+        self._all_in_next = bytes([Source.NEXT]) * num_rows
+        self._whole_steps = {bytes([op]) * num_rows for op in (Op.STEP, Op.STEP_MAYBE_RESET)}
+        self._steps = [env.step for env in self.envs]
+        # one array is by far the most common observation: it has a short way of its own
+        self._array_shape: tuple[int, ...] = ()
+        self._array_dtype: np.dtype[Any] | None = None
+        self._array_rows = [np.empty(0)] * num_rows
+        if tree.is_leaf:
+            leaf = tree.leaves[0]
+            self._array_shape, self._array_dtype = leaf.shape, leaf.dtype
+            self._array_rows = row_views(block.next[leaf.key])
+
+    def run(
+        self, ops: bytes, actions: Iterable[Any], reset_kwargs: Sequence[Mapping[str, Any]] | None = None
+    ) -> Report:
+        """See :class:`~gymbridge.engine.host.Host`."""
+        report = NOTHING
+        rewards, terminations, truncations, source = self._reward, self._terminated, self._truncated, self._source
+        array_shape, array_dtype, array_rows = self._array_shape, self._array_dtype, self._array_rows
+        info_leaves, collect_infos = bool(self._options.info_leaves), self._options.collect_infos
+        before = bytes(source)
+        whole = ops in self._whole_steps
+        if whole:
+            terminations.fill(False)
+            truncations.fill(False)
+            source[:] = self._all_in_next
+        row = -1
+        for op, action, step in zip(ops, actions, self._steps, strict=False):
+            row += 1
+            if not op:
+                continue
+            try:
+                if not whole:
+                    terminations[row] = truncations[row] = False
+                    if op == _RESET:
+                        rewards[row] = 0
+                        self._next.no_info(row)
+                        report = self._reset(row, reset_kwargs[row] if reset_kwargs else {}, report)
+                        continue
+                    source[row] = _IN_NEXT
+                result = step(action)
+                try:
+                    observation, reward, terminated, truncated, info = result
+                except (TypeError, ValueError) as error:
+                    raise EnvOutputError(
+                        f"step: got {_outline(result)}, expected (observation, reward, terminated, truncated, info)"
+                    ) from error
+                try:
+                    rewards[row] = reward
+                except (TypeError, ValueError) as error:
+                    raise EnvOutputError(f"reward: got {reward!r}, expected a number") from error
+                if (
+                    type(observation) is _Array
+                    and observation.dtype is array_dtype
+                    and observation.shape == array_shape
+                ):
+                    array_rows[row][...] = observation
+                else:
+                    self._next.observation(row, observation)
+                if info_leaves:
+                    self._next.info(row, info)
+                    if self._warn_of_unknown_infos:
+                        self._warn_of_unknown(row, info)
+                elif collect_infos and info:
+                    report = _own(report)
+                    report.step_infos[row] = info
+                if terminated or truncated:
+                    terminations[row] = terminated
+                    truncations[row] = truncated
+                    if op == _STEP_MAYBE_RESET:
+                        report = self._reset(row, {}, report)
+                    else:
+                        self._state[row] = _ENDED
+            except Exception as error:
+                report = _own(report)
+                report.errors[row] = error
+                self._fail(row, before[row])
+        return report
+
+    def _reset(self, row: int, kwargs: Mapping[str, Any], report: Report) -> Report:
+        result = self.envs[row].reset(**kwargs)
+        try:
+            observation, info = result
+        except (TypeError, ValueError) as error:
+            raise EnvOutputError(f"reset: got {_outline(result)}, expected (observation, info)") from error
+        self._root.observation(row, observation)
+        if self._options.info_leaves:
+            self._root.info(row, info)
+            if self._warn_of_unknown_infos:
+                self._warn_of_unknown(row, info)
+        elif self._options.collect_infos and info:
+            report = _own(report)
+            report.reset_infos[row] = info
+        self._source[row] = _IN_ROOT
+        self._state[row] = _RUNNING
+        return report
+
+    def _fail(self, row: int, source_before: int) -> None:
+        """Leaves a row that raised as if it had not been touched, unless its step was complete and its reset failed."""
+        self._state[row] = _FAILED
+        if not (self._terminated[row] or self._truncated[row]):
+            self._reward[row] = 0
+            self._source[row] = source_before
+
+    def _warn_of_unknown(self, row: int, info: Mapping[str, Any]) -> None:
+        unknown = sorted(".".join(key) for key in _paths(info) if key not in self._known_infos)
+        if unknown:
+            self._warn_of_unknown_infos = False
+            warnings.warn(
+                f"env {row}: info entries that were not there when the env was looked at are left out: {unknown}. "
+                f"Name them with info=Composite(...) to keep them.",
+                stacklevel=2,
+            )
+
+    def call(self, row: int, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """See :class:`~gymbridge.engine.host.Host`."""
+        value = self.envs[row].get_wrapper_attr(name)
+        return value(*args, **kwargs) if callable(value) else value
+
+    def set_attribute(self, row: int, name: str, value: Any) -> None:
+        """Sets the attribute where gymnasium's ``set_wrapper_attr`` puts it."""
+        self.envs[row].set_wrapper_attr(name, value)
+
+    def render(self, row: int) -> Any:
+        """What the row's env renders."""
+        return self.envs[row].render()
+
+    def close(self) -> None:
+        """See :class:`~gymbridge.engine.host.Host`."""
+        close_all(self.envs)
+
+
+def close_all(envs: Iterable[Any]) -> None:
+    """Closes each of ``envs``, also where another's ``close`` raises; raises the first error at the end."""
+    errors = []
+    for env in envs:
+        try:
+            env.close()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _own(report: Report) -> Report:
+    return Report() if report is NOTHING else report
+
+
+def _outline(result: Any) -> str:
+    return f"a tuple of {len(result)}" if isinstance(result, tuple) else repr(result)
+
+
+def _paths(info: Mapping[str, Any], prefix: Key = ()) -> Iterable[Key]:
+    for key, value in info.items():
+        if isinstance(value, dict):
+            yield from _paths(value, (*prefix, key))
+        else:
+            yield (*prefix, key)

@@ -1,0 +1,80 @@
+"""Where each leaf of a batch lies in one piece of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["Field", "Layout", "Leaf"]
+
+Key = tuple[str, ...]
+
+ALIGNMENT = 64
+"""Bytes: a cache line, so that no two leaves share one."""
+
+
+class Leaf(NamedTuple):
+    """One array of an env's input or output: its key, the shape of one row, and its dtype."""
+
+    key: Key
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+
+
+class Field(NamedTuple):
+    """A leaf's place: byte offset of a contiguous ``[num_rows, *shape]`` array."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the array takes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+class Layout:
+    """The places of all leaves of ``num_rows`` envs: a structure of arrays in named sections.
+
+    Plain data, numpy only; it pickles. The sections are
+
+    - ``input``: what the caller writes for the envs,
+    - ``next``: what a step gave,
+    - ``root``: what a reset gave,
+    - ``control``: one byte a row each of ``op``, ``state`` and ``source`` (see :mod:`gymbridge.engine.codes`).
+
+    Args:
+        num_rows: number of envs.
+        input, next, root: the leaves of each section.
+
+    Raises:
+        ValueError: two leaves of a section have the same key.
+
+    Example:
+        >>> reward = Leaf(("reward",), (), np.dtype(np.float64))
+        >>> layout = Layout(8, input=[], next=[reward], root=[])
+        >>> layout.sections["next"]["reward",].shape
+        (8,)
+    """
+
+    def __init__(self, num_rows: int, *, input: Iterable[Leaf], next: Iterable[Leaf], root: Iterable[Leaf]):
+        byte = np.dtype(np.uint8)
+        control = [Leaf((name,), (), byte) for name in ("op", "state", "source")]
+        self.num_rows = num_rows
+        self.nbytes = 0
+        self.sections: Mapping[str, Mapping[Key, Field]] = {
+            name: self._place(name, leaves)
+            for name, leaves in (("control", control), ("input", input), ("next", next), ("root", root))
+        }
+
+    def _place(self, section: str, leaves: Iterable[Leaf]) -> dict[Key, Field]:
+        fields: dict[Key, Field] = {}
+        for key, shape, dtype in leaves:
+            if key in fields:
+                raise ValueError(f"section {section!r} has the key {'.'.join(key)!r} twice")
+            fields[key] = Field(self.nbytes, (self.num_rows, *shape), dtype)
+            self.nbytes += -(-fields[key].nbytes // ALIGNMENT) * ALIGNMENT
+        return fields

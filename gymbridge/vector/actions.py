@@ -1,0 +1,91 @@
+"""A batch of actions, checked and handed out env by env."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gymbridge.spaces.naming import SpaceLeaf, SpaceTree
+
+__all__ = ["ActionRows"]
+
+_TAKEN_BY = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}
+"""Kind of a space's dtype -> kinds of dtype that an action for it may have."""
+
+
+class ActionRows:
+    """Takes the actions that users give a vector env apart, one for each env.
+
+    Actions may be numpy arrays, torch tensors on any device, lists, or what ``action_space.sample()`` gives. Each env
+    gets its own as it was given: a row of the caller's array, an item of the caller's list.
+
+    Args:
+        tree: the action space of one env.
+        num_envs: number of envs.
+
+    Example:
+        >>> from gymnasium.spaces import Discrete
+        >>> from gymbridge.spaces.naming import action_tree
+        >>> rows = ActionRows(action_tree(Discrete(3)), num_envs=2)
+        >>> list(rows([0, 2]))
+        [0, 2]
+        >>> rows([0, 2, 1])
+        Traceback (most recent call last):
+        ValueError: action: got 3 actions, expected 2, one for each env
+    """
+
+    def __init__(self, tree: SpaceTree, num_envs: int):
+        self._tree = tree
+        self._num_envs = num_envs
+        only = tree.leaves[0] if tree.is_leaf else None
+        self._shape = (num_envs, *only.shape) if only else None
+        self._dtype = only.dtype if only else None
+
+    def __call__(self, actions: Any) -> Iterable[Any]:
+        """One action for each env.
+
+        Raises:
+            ValueError: another number of actions than envs, or an action of another shape or kind than the space's.
+            TypeError: something that holds no actions.
+            KeyError: an item of a ``Dict`` or ``Tuple`` action is missing.
+        """
+        if type(actions) is np.ndarray and actions.dtype is self._dtype and actions.shape == self._shape:
+            rows: Iterable[Any] = actions
+            return rows
+        try:
+            parts = self._tree.flatten(actions)
+        except KeyError as error:
+            raise KeyError(f"action: {error.args[0]}") from error
+        batches = [self._batch(leaf, part) for leaf, part in zip(self._tree.leaves, parts, strict=True)]
+        return self._tree.rows(batches, self._num_envs)
+
+    def _batch(self, leaf: SpaceLeaf, actions: Any) -> npt.NDArray[Any] | list[Any]:
+        batch = _indexable(leaf, actions)
+        if len(batch) != self._num_envs:
+            raise ValueError(f"{leaf.name}: got {len(batch)} actions, expected {self._num_envs}, one for each env")
+        try:
+            array = np.asarray(batch)
+        except ValueError:  # a ragged list
+            shapes = [np.shape(action) for action in batch]
+            raise ValueError(f"{leaf.name}: got actions of the shapes {shapes}, expected {leaf.shape} each") from None
+        if array.shape[1:] != leaf.shape:
+            raise ValueError(f"{leaf.name}: got actions of shape {array.shape[1:]}, expected {leaf.shape} each")
+        if array.size and array.dtype.kind not in _TAKEN_BY.get(leaf.dtype.kind, ""):
+            raise ValueError(f"{leaf.name}: got actions of dtype {array.dtype}, expected {leaf.dtype}")
+        return batch
+
+
+def _indexable(leaf: SpaceLeaf, actions: Any) -> npt.NDArray[Any] | list[Any]:
+    """The actions as an array or a list."""
+    if isinstance(actions, np.ndarray) and actions.ndim:
+        return actions
+    if hasattr(actions, "detach"):  # a torch tensor, without importing torch
+        array: npt.NDArray[Any] = actions.detach().cpu().numpy()
+        if array.ndim:
+            return array
+    elif isinstance(actions, Iterable) and not isinstance(actions, (str, bytes, Mapping, np.ndarray)):
+        return [item.detach().cpu().numpy() if hasattr(item, "detach") else item for item in actions]
+    raise TypeError(f"{leaf.name}: got {actions!r} of type {type(actions).__name__}, expected one action for each env")

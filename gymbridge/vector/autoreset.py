@@ -1,0 +1,72 @@
+"""What each autoreset mode asks of an env at its next step: the one place that knows.
+
+==============  ======================  =====================================  ==================================
+mode            an env in an episode    an env whose episode has ended         what the caller is given at the end
+==============  ======================  =====================================  ==================================
+``NEXT_STEP``   is stepped              is reset; its action is ignored        the final observation
+``SAME_STEP``   is stepped and, if      cannot be met                          the first observation, and the final
+                that ends it, reset                                            one in ``infos["final_obs"]``
+``DISABLED``    is stepped              is refused by name                     the final observation
+==============  ======================  =====================================  ==================================
+
+The modes are ``gymnasium.vector.AutoresetMode``; see https://farama.org/Vector-Autoreset-Mode.
+"""
+
+from __future__ import annotations
+
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode
+
+from gymbridge.engine.codes import Op, RowState
+
+__all__ = ["Autoreset"]
+
+_BY_STATE = {
+    AutoresetMode.NEXT_STEP: {RowState.RUNNING: Op.STEP, RowState.NEW: Op.STEP, RowState.ENDED: Op.RESET},
+    AutoresetMode.SAME_STEP: {RowState.RUNNING: Op.STEP_MAYBE_RESET, RowState.NEW: Op.STEP_MAYBE_RESET},
+    AutoresetMode.DISABLED: {RowState.RUNNING: Op.STEP, RowState.NEW: Op.STEP},
+}
+
+_REFUSED = 255
+
+
+class Autoreset:
+    """The ops of a step under a mode.
+
+    Args:
+        mode: an ``AutoresetMode`` or its value.
+
+    Raises:
+        ValueError: not a mode.
+
+    Example:
+        >>> rule = Autoreset("NextStep")
+        >>> rule.ops(bytes([RowState.RUNNING, RowState.ENDED])) == bytes([Op.STEP, Op.RESET])
+        True
+    """
+
+    def __init__(self, mode: AutoresetMode | str):
+        self.mode = AutoresetMode(mode)
+        ops = _BY_STATE[self.mode]
+        self._table = bytes(ops.get(state, _REFUSED) for state in RowState) + bytes([_REFUSED]) * (256 - len(RowState))
+
+    def ops(self, states: bytes) -> bytes:
+        """One op a row, from one :class:`~gymbridge.engine.codes.RowState` a row.
+
+        Raises:
+            gymnasium.error.ResetNeeded: a row has to be reset before it is stepped; the message names it.
+        """
+        ops = states.translate(self._table)
+        if _REFUSED in ops:
+            raise ResetNeeded(self._refusal(states, ops))
+        return ops
+
+    def _refusal(self, states: bytes, ops: bytes) -> str:
+        failed = [row for row, state in enumerate(states) if state == RowState.FAILED]
+        ended = [row for row, op in enumerate(ops) if op == _REFUSED and row not in failed]
+        reasons = []
+        if ended:
+            reasons.append(f"the episodes of envs {ended} have ended and autoreset_mode is {self.mode.value!r}")
+        if failed:
+            reasons.append(f"envs {failed} raised an error in an earlier call")
+        return f"{' and '.join(reasons)}: reset them first, with reset(options={{'reset_mask': mask}}) or reset()"

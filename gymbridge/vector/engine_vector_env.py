@@ -1,0 +1,329 @@
+"""What the gymnasium vector envs share: a ``gymnasium.vector.VectorEnv`` over an engine's block.
+
+A subclass says where the envs run by making the engine; all else, from the check of the actions to the infos, is here
+and therefore the same for each of them. Nothing here goes through TensorDict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_differing_spaces, batch_space
+
+from gymbridge.engine.codes import Op, RowState
+from gymbridge.engine.failures import raise_env_error
+from gymbridge.engine.host import NOTHING, Report
+from gymbridge.spaces.naming import action_tree, observation_tree
+from gymbridge.vector.actions import ActionRows
+from gymbridge.vector.autoreset import Autoreset
+from gymbridge.vector.infos import add_info
+from gymbridge.vector.output import Output
+
+if TYPE_CHECKING:
+    from gymbridge.engine.local import LocalEngine
+
+__all__ = ["EngineVectorEnv", "ObservationMode"]
+
+_Result = TypeVar("_Result", bound=tuple[Any, ...])
+
+ObservationMode = str | tuple[gym.Space[Any], gym.Space[Any]]
+
+
+class EngineVectorEnv(VectorEnv[Any, Any, Any]):
+    """A ``gymnasium.vector.VectorEnv`` over an engine; made by its subclasses."""
+
+    def __init__(
+        self,
+        engine: LocalEngine,
+        *,
+        copy: bool,
+        observation_mode: ObservationMode,
+        autoreset_mode: AutoresetMode | str,
+        output: Output,
+    ):
+        self.copy = copy
+        self.observation_mode = observation_mode
+        self._autoreset = Autoreset(autoreset_mode)
+        self.autoreset_mode = self._autoreset.mode
+        self._engine = engine
+        self.num_envs = engine.num_envs
+
+        first = engine.descriptions[0]
+        self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
+        self.render_mode = first.render_mode
+        self.single_action_space = first.action_space
+        self.action_space = batch_space(first.action_space, self.num_envs)
+        self.observation_space, self.single_observation_space = self._observation_spaces()
+        self._require_equal_spaces()
+
+        self._tree = observation_tree(self.single_observation_space)
+        output.require(self._tree)
+        self._output = output
+
+        engine.allocate()
+        self._block = engine.block
+        self._action_rows = ActionRows(action_tree(self.single_action_space), self.num_envs)
+        self._next = [self._block.next[leaf.key] for leaf in self._tree.leaves]
+        self._root = [self._block.root[leaf.key] for leaf in self._tree.leaves]
+        self._reward = self._block.next["reward",]
+        self._terminated = self._block.next["terminated",]
+        self._truncated = self._block.next["truncated",]
+        self._all_in_next, self._all_in_root = bytes(self.num_envs), b"\x01" * self.num_envs
+        self._buffers = None if copy else [np.zeros_like(array) for array in self._next]
+        self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        self._partial: tuple[Any, ...] | None = None
+        self._no_actions = [None] * self.num_envs
+        self._reset_all = bytes([Op.RESET]) * self.num_envs
+
+    # ---------------------------------------------------------------- spaces
+
+    def _observation_spaces(self) -> tuple[gym.Space[Any], gym.Space[Any]]:
+        """The batched space and the single one."""
+        mode = self.observation_mode
+        envs_spaces = [env.observation_space for env in self._engine.descriptions]
+        if isinstance(mode, tuple) and len(mode) == 2:
+            if not all(isinstance(space, gym.Space) for space in mode):
+                raise TypeError(
+                    f"observation_mode: got {type(mode[0])} and {type(mode[1])}, "
+                    f"expected two gymnasium Spaces: the batched one, then that of one env"
+                )
+            return mode
+        if mode == "same":
+            return batch_space(envs_spaces[0], self.num_envs), envs_spaces[0]
+        if mode == "different":
+            return batch_differing_spaces(envs_spaces), envs_spaces[0]
+        raise ValueError(
+            f"observation_mode: got {mode!r}, expected 'same', 'different' or a tuple of the batched and the single "
+            f"space"
+        )
+
+    def _require_equal_spaces(self) -> None:
+        same = self.observation_mode == "same"
+        for index, env in enumerate(self._engine.descriptions):
+            got, expected = env.observation_space, self.single_observation_space
+            if same and got != expected:
+                raise RuntimeError(
+                    f"env {index}: got the observation space {got}, expected {expected} as env 0 has it; "
+                    f"if they are meant to differ, use observation_mode='different'"
+                )
+            if not same and not is_space_dtype_shape_equiv(got, expected):
+                raise RuntimeError(
+                    f"env {index}: got the observation space {got}, expected one of the shape and dtype of {expected}"
+                )
+            if env.action_space != self.single_action_space:
+                raise RuntimeError(
+                    f"env {index}: got the action space {env.action_space}, expected {self.single_action_space} "
+                    f"as env 0 has it"
+                )
+
+    # ---------------------------------------------------------------- reset and step
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Resets all envs, or those that ``options["reset_mask"]`` names.
+
+        Args:
+            seed: one int (env ``i`` gets ``seed + i``), a list with a seed or None for each env, or None.
+            options: handed to each env; a ``"reset_mask"`` in it, a bool array ``[num_envs]``, is not, and the dict
+                itself stays as it is.
+
+        Returns:
+            Observations of all envs, those not reset having their latest, and the infos of the envs that were reset.
+
+        Raises:
+            ClosedEnvironmentError: the vector env is closed.
+            ValueError, TypeError: a wrong number of seeds, or a mask of another type, shape or dtype or without a True.
+        """
+        self._require_open("reset")
+        seeds = self._seeds(seed)
+        ops, options = self._reset_ops(options)
+        report = self._engine.run(ops, self._no_actions, [{"seed": seed, "options": options} for seed in seeds])
+        infos: dict[str, Any] = {}
+        for row, info in report.reset_infos.items():
+            add_info(infos, info, row, self.num_envs)
+        result = (self._observations(), infos)
+        return result if report is NOTHING else self._finish(result, report)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Steps the envs; those whose episode ended are treated as the autoreset mode says.
+
+        Args:
+            actions: a batch of ``action_space``: numpy, torch on any device, a list, or a dict or tuple of these.
+
+        Returns:
+            observations, rewards ``[num_envs]``, terminations and truncations ``[num_envs]`` bool, infos.
+
+        Raises:
+            ClosedEnvironmentError: the vector env is closed.
+            ResetNeeded: an env has to be reset before it can be stepped.
+            ValueError, TypeError, KeyError: actions that do not fit the action space; no env has been stepped then.
+            EnvOutputError: an env returned what its spaces do not allow.
+
+        What an env raises comes through; :meth:`last_partial` then has what the others gave.
+        """
+        self._require_open("step")
+        rows = self._action_rows(actions)
+        ops = self._autoreset.ops(bytes(self._block.state))
+        report = self._engine.run(ops, rows)
+        infos = self._step_infos(report) if self._same_step or report is not NOTHING else {}
+        result = (
+            self._observations(),
+            *self._output.outcome(self._reward, self._terminated, self._truncated),
+            infos,
+        )
+        return result if report is NOTHING else self._finish(result, report)
+
+    def last_partial(self) -> tuple[Any, ...] | None:
+        """What the other envs gave in the last call in which an env raised; None if none ever did.
+
+        Returns:
+            What that call would have returned, with ``infos["_failed"]``, bool ``[num_envs]``, true for the envs that
+            raised: their rows have the latest observation, reward zero and no flag.
+        """
+        return self._partial
+
+    def _finish(self, result: _Result, report: Report) -> _Result:
+        """Hands the result out, or keeps it and raises what an env raised."""
+        if not report.errors:
+            return result
+        failed = np.zeros(self.num_envs, np.bool_)
+        failed[list(report.errors)] = True
+        result[-1]["_failed"] = failed
+        self._partial = result
+        raise_env_error(report.errors)
+
+    def _require_open(self, call: str) -> None:
+        if self.closed:
+            raise ClosedEnvironmentError(f"{call}: the vector env is closed")
+
+    # ---------------------------------------------------------------- what goes in
+
+    def _seeds(self, seed: Any) -> Sequence[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        if isinstance(seed, (int, np.integer)):
+            return [int(seed) + row for row in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise ValueError(f"seed: got a list of {len(seed)}, expected {self.num_envs}, one for each env")
+        return list(seed)
+
+    def _reset_ops(self, options: dict[str, Any] | None) -> tuple[bytes, dict[str, Any] | None]:
+        """The op of each row, and the options that the envs are to see."""
+        if options is None or "reset_mask" not in options:
+            return self._reset_all, options
+        mask = options["reset_mask"]
+        if hasattr(mask, "detach"):  # a torch tensor, without importing torch
+            mask = mask.detach().cpu().numpy()
+        if not isinstance(mask, np.ndarray):
+            raise TypeError(f"options['reset_mask']: got {type(mask)}, expected a numpy array")
+        if mask.shape != (self.num_envs,):
+            raise ValueError(f"options['reset_mask']: got shape {mask.shape}, expected ({self.num_envs},)")
+        if mask.dtype != np.bool_:
+            raise TypeError(f"options['reset_mask']: got dtype {mask.dtype}, expected bool")
+        if not mask.any():
+            raise ValueError(f"options['reset_mask']: got {mask}, expected at least one True")
+        states = bytes(self._block.state)
+        new = [row for row in range(self.num_envs) if states[row] == RowState.NEW and not mask[row]]
+        if new:
+            raise ResetNeeded(f"options['reset_mask'] leaves out envs {new}, which have never been reset")
+        ops = mask.astype(np.uint8).tobytes()  # False is IDLE, True is RESET
+        return ops, {key: value for key, value in options.items() if key != "reset_mask"}
+
+    # ---------------------------------------------------------------- what comes out
+
+    def _observations(self) -> Any:
+        """Each row's latest observation, the caller's own unless ``copy=False``."""
+        source = bytes(self._block.source)
+        if source == self._all_in_next:
+            arrays, others, rows = self._next, None, None
+        elif source == self._all_in_root:
+            arrays, others, rows = self._root, None, None
+        else:
+            arrays, others = self._next, self._root
+            rows = [row for row, in_root in enumerate(source) if in_root]
+        if self._buffers is None:
+            results = [array.copy() for array in arrays]
+        else:
+            results = self._buffers
+            for result, array in zip(results, arrays, strict=True):
+                np.copyto(result, array)
+        if others is not None:
+            for result, other in zip(results, others, strict=True):
+                result[rows] = other[rows]
+        return self._tree.unflatten(self._output.observation(results))
+
+    def _step_infos(self, report: Report) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        if not self._same_step:
+            merged = {**report.step_infos, **report.reset_infos}
+            for row in sorted(merged):
+                add_info(infos, merged[row], row, self.num_envs)
+            return infos
+        for row, in_root in enumerate(bytes(self._block.source)):
+            info = report.step_infos.get(row, {})
+            if in_root and row not in report.errors:
+                final = {"final_obs": self._final_observation(row), "final_info": info}
+                add_info(infos, final, row, self.num_envs)
+                info = report.reset_infos.get(row, {})
+            if info:
+                add_info(infos, info, row, self.num_envs)
+        return infos
+
+    def _final_observation(self, row: int) -> Any:
+        """The observation that ended a row's episode, as one env of the space has it."""
+        return self._tree.unflatten(self._output.observation([array[row].copy() for array in self._next]))
+
+    # ---------------------------------------------------------------- the envs themselves
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """The random generator of each env."""
+        return self.get_attr("np_random")
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The seed of each env's random generator."""
+        return self.get_attr("np_random_seed")
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Attribute ``name`` of each env, called with the arguments where it is callable."""
+        self._require_open("call")
+        return tuple(self._engine.call(row, name, args, kwargs) for row in range(self.num_envs))
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Attribute ``name`` of each env."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: list[Any] | tuple[Any, ...] | Any) -> None:
+        """Sets an attribute of each env.
+
+        Args:
+            name: the attribute.
+            values: a list or tuple has one value for each env; anything else is the value for all.
+
+        Raises:
+            ValueError: a list or tuple of another length.
+        """
+        self._require_open("set_attr")
+        if not isinstance(values, (list, tuple)):
+            values = [values] * self.num_envs
+        if len(values) != self.num_envs:
+            raise ValueError(f"values: got {len(values)} values, expected {self.num_envs}, one for each env")
+        for row, value in enumerate(values):
+            self._engine.set_attribute(row, name, value)
+
+    def render(self) -> tuple[Any, ...]:
+        """What each env renders."""
+        self._require_open("render")
+        return tuple(self._engine.render(row) for row in range(self.num_envs))
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes the envs."""
+        self._engine.close()

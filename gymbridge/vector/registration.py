@@ -1,0 +1,97 @@
+"""``gymnasium.make_vec`` for gymbridge's vector envs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, VectorizeMode, _find_spec
+from gymnasium.error import Error
+from gymnasium.vector import VectorEnv
+
+from gymbridge.vector.sync_vector_env import SyncVectorEnv
+
+__all__ = ["VectorizeMode", "make_vec"]
+
+
+def make_vec(
+    id: str | EnvSpec,
+    num_envs: int = 1,
+    vectorization_mode: VectorizeMode | str = VectorizeMode.ASYNC,
+    vector_kwargs: dict[str, Any] | None = None,
+    wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] | None = None,
+    **kwargs: Any,
+) -> VectorEnv[Any, Any, Any]:
+    """Makes a vector env from a gymnasium id or spec, as ``gymnasium.make_vec`` does.
+
+    Args:
+        id: a registered id, also ``"module:id"``, or an ``EnvSpec``; what a spec's ``kwargs`` say of the arguments
+            below wins over them.
+        num_envs: number of envs.
+        vectorization_mode: ``"sync"`` for :class:`~gymbridge.vector.SyncVectorEnv`, ``"vector_entry_point"`` for the
+            env's own vector class. ``"async"``, the default to be, is not part of this version.
+        vector_kwargs: further arguments of the vector env.
+        wrappers: applied to each env, in order.
+        **kwargs: arguments of each env.
+
+    Returns:
+        The vector env, with its ``spec`` set.
+
+    Raises:
+        gymnasium.error.Error: an unknown id, or an env without the entry point that the mode needs.
+        ValueError: an unknown mode.
+        NotImplementedError: ``"async"``.
+
+    Example:
+        >>> envs = make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+        >>> envs
+        SyncVectorEnv(CartPole-v1, num_envs=2)
+        >>> envs.close()
+    """
+    if not isinstance(id, (str, EnvSpec)):
+        raise Error(f"id: got {id!r} of type {type(id).__name__}, expected a str or an EnvSpec")
+    spec = copy.deepcopy(id if isinstance(id, EnvSpec) else _find_spec(id))
+    env_kwargs = {**spec.kwargs}
+    num_envs = env_kwargs.pop("num_envs", num_envs)
+    vectorization_mode = env_kwargs.pop("vectorization_mode", vectorization_mode)
+    vector_kwargs = env_kwargs.pop("vector_kwargs", vector_kwargs) or {}
+    wrappers = env_kwargs.pop("wrappers", wrappers) or []
+    env_kwargs.update(kwargs)
+    spec.kwargs = {}
+    try:
+        mode = VectorizeMode(vectorization_mode)
+    except ValueError:
+        raise ValueError(
+            f"vectorization_mode: got {vectorization_mode!r}, expected one of {[mode.value for mode in VectorizeMode]}"
+        ) from None
+
+    if mode is VectorizeMode.VECTOR_ENTRY_POINT:
+        return gym.make_vec(
+            id, num_envs, vectorization_mode=mode, vector_kwargs=vector_kwargs, wrappers=wrappers, **kwargs
+        )
+    if mode is VectorizeMode.ASYNC:
+        raise NotImplementedError(
+            "vectorization_mode='async': processes are not part of this version; use vectorization_mode='sync'"
+        )
+    if spec.entry_point is None:
+        raise Error(f"{spec.id} has no entry point to make single envs with")
+
+    def make_env() -> gym.Env[Any, Any]:
+        env = gym.make(spec, **env_kwargs)
+        for wrapper in wrappers:
+            env = wrapper(env)
+        return env
+
+    envs = SyncVectorEnv([make_env] * num_envs, **vector_kwargs)
+    made_from = copy.deepcopy(spec)
+    made_from.kwargs = {**env_kwargs, "vectorization_mode": mode.value}
+    if num_envs != 1:
+        made_from.kwargs["num_envs"] = num_envs
+    if vector_kwargs:
+        made_from.kwargs["vector_kwargs"] = vector_kwargs
+    if wrappers:
+        made_from.kwargs["wrappers"] = wrappers
+    envs.spec = made_from
+    return envs

@@ -1,0 +1,79 @@
+"""``gymnasium.vector.SyncVectorEnv`` over gymbridge's engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode
+
+from gymbridge.engine.gym_host import GymHostOptions
+from gymbridge.engine.local import LocalEngine
+from gymbridge.vector.engine_vector_env import EngineVectorEnv, ObservationMode
+from gymbridge.vector.output import make_output
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["SyncVectorEnv"]
+
+
+class SyncVectorEnv(EngineVectorEnv):
+    """Steps ``N`` gymnasium envs one after the other in this process, with the results of gymnasium's own class.
+
+    Args:
+        env_fns: one callable an env that makes a ``gymnasium.Env``.
+        copy: hand out observations that stay as they are; if not, they are valid until the next call.
+        observation_mode: ``"same"`` for equal observation spaces, ``"different"`` for spaces of equal shape and dtype
+            with other bounds, or a tuple of the batched space and the space of one env.
+        autoreset_mode: ``NEXT_STEP``, ``SAME_STEP`` or ``DISABLED``, see :mod:`gymbridge.vector.autoreset`.
+        output: ``"numpy"`` or ``"torch"``. Torch is imported for the second only.
+        device: where tensors are to be, with ``output="torch"``.
+        reward_dtype: dtype of the rewards: a numpy dtype, float64 unless told, or with ``output="torch"`` a torch
+            dtype, float32 unless told.
+
+    Attributes:
+        envs: the envs.
+
+    Raises:
+        RuntimeError: spaces that do not fit together; the message names the env.
+        UnsupportedSpaceError: a space without a translation.
+        ValueError: no env, or an option with a value that it does not have.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> envs = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 3)
+        >>> observations, infos = envs.reset(seed=42)
+        >>> observations, rewards, terminations, truncations, infos = envs.step([0, 1, 1])
+        >>> observations.shape, rewards
+        ((3, 4), array([1., 1., 1.]))
+        >>> envs.close()
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], gym.Env[Any, Any]]],
+        copy: bool = True,
+        observation_mode: ObservationMode = "same",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        *,
+        output: Literal["numpy", "torch"] = "numpy",
+        device: torch.device | str | int | None = None,
+        reward_dtype: Any = None,
+    ):
+        self.env_fns = env_fns
+        handed_out = make_output(output, device, reward_dtype)
+        engine = LocalEngine(env_fns, GymHostOptions.for_gymnasium(handed_out.reward_dtype))
+        try:
+            super().__init__(
+                engine,
+                copy=copy,
+                observation_mode=observation_mode,
+                autoreset_mode=autoreset_mode,
+                output=handed_out,
+            )
+        except BaseException:
+            engine.close()
+            raise
+        self.envs = engine.envs

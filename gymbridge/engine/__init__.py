@@ -1,4 +1,4 @@
-"""The engine: envs run round by round over one block of memory. It knows numpy and gymnasium, neither torch nor tensordict.
+"""The engine: envs run round by round over one block of memory. It knows numpy and gymnasium, but no torch.
 
 One round, as :meth:`LocalEngine.run <gymbridge.engine.local.LocalEngine.run>` does it::
 

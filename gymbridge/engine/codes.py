@@ -17,7 +17,7 @@ class Op(IntEnum):
     STEP = 2
     """Step the env: its outputs go to ``next``."""
     STEP_MAYBE_RESET = 3
-    """Step the env, then reset it if that ended the episode: the final outputs are in ``next``, the first in ``root``."""
+    """Step the env, then reset it if that ended the episode: final outputs in ``next``, first ones in ``root``."""
 
 
 class RowState(IntEnum):

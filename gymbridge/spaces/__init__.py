@@ -1,3 +1,3 @@
-"""Spaces and what they become: :mod:`~gymbridge.spaces.naming` without torch, :mod:`~gymbridge.spaces.conversion` with it."""
+"""Spaces and what they become: :mod:`~gymbridge.spaces.naming` without torch, ``conversion`` with it."""
 
 from __future__ import annotations

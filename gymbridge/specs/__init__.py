@@ -5,6 +5,7 @@ from gymbridge.specs._choice import Categorical, MultiCategorical, MultiOneHot, 
 from gymbridge.specs._composite import Composite
 from gymbridge.specs._nontensor import NonTensor
 from gymbridge.specs._numeric import Binary, Bounded, Unbounded
+from gymbridge.specs._stacked import Stacked, StackedComposite, stack_specs
 
 __all__ = [
     "Binary",
@@ -15,6 +16,9 @@ __all__ = [
     "MultiOneHot",
     "NonTensor",
     "OneHot",
+    "Stacked",
+    "StackedComposite",
     "TensorSpec",
     "Unbounded",
+    "stack_specs",
 ]

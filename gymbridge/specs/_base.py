@@ -128,6 +128,10 @@ class TensorSpec(ABC):
             use_mask: leave masked values out.
         """
 
+    @abstractmethod
+    def _stack_values(self, values: list[Any], dim: int) -> Any:
+        """Stack values of specs of this kind."""
+
     # -- other specs
 
     @abstractmethod
@@ -149,7 +153,7 @@ class TensorSpec(ABC):
             raise ValueError(f"cannot expand {self._title} of shape {list(self.shape)} to {list(new)}")
         return self._expand(new[: len(new) - events])
 
-    def squeeze(self, dim: int | None = None) -> Self:
+    def squeeze(self, dim: int | None = None) -> Any:
         """Return this spec without batch dim ``dim`` if that has size 1, or without any batch dim of size 1."""
         if dim is None:
             dims = tuple(i for i, size in enumerate(self._batch_shape) if size == 1)
@@ -212,7 +216,7 @@ class TensorSpec(ABC):
     def _expand(self, batch: torch.Size) -> Self: ...
 
     @abstractmethod
-    def _squeeze(self, dims: tuple[int, ...]) -> Self: ...
+    def _squeeze(self, dims: tuple[int, ...]) -> Any: ...
 
     @abstractmethod
     def _unsqueeze(self, dim: int) -> Self: ...
@@ -221,7 +225,7 @@ class TensorSpec(ABC):
     def _reshape(self, batch: torch.Size) -> Self: ...
 
     @abstractmethod
-    def _index(self, index: Index) -> TensorSpec: ...
+    def _index(self, index: Index) -> Any: ...
 
     # -- words
 

@@ -355,6 +355,10 @@ class _OneHotChoice(LeafSpec):
         return self._shape[-1:]
 
     @property
+    def _space_ndim(self) -> int:
+        return self._choice.ndim
+
+    @property
     def mask(self) -> torch.Tensor | None:
         """Which bits may be set, of ``shape``, or None for all."""
         return self._choice.mask

@@ -439,8 +439,7 @@ class Composite(TensorSpec):
         source = {name: column[picks[:, i].to(column.device)] for i, (name, column) in enumerate(columns.items())}
         return TensorDict(source, batch_size=[len(picks), *concrete(self._shape)], device=self._device)
 
-    @staticmethod
-    def _stack_values(values: list[Any], dim: int) -> Any:
+    def _stack_values(self, values: list[Any], dim: int) -> Any:
         return LazyStackedTensorDict.lazy_stack(values, dim)
 
     # -- other specs

@@ -64,6 +64,11 @@ class LeafSpec(TensorSpec):
     def _batch_shape(self) -> torch.Size:
         return self._shape[: len(self._shape) - len(self._event_shape)]
 
+    @property
+    def _space_ndim(self) -> int:
+        """Number of dims of a value in the space's encoding."""
+        return self.ndim
+
     # -- values
 
     def _drawn_shape(self, shape: ShapeLike) -> torch.Size:
@@ -161,8 +166,7 @@ class LeafSpec(TensorSpec):
         values = values.to(self._device, self._dtype)
         return values.reshape(len(values), *[1] * len(batch), *self._event_shape).expand(-1, *batch, *self._event_shape)
 
-    @staticmethod
-    def _stack_values(values: list[Any], dim: int) -> Any:
+    def _stack_values(self, values: list[Any], dim: int) -> Any:
         return torch.stack(values, dim)
 
     # -- other specs

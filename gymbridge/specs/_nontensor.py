@@ -147,8 +147,7 @@ class NonTensor(LeafSpec):
     def _with_dtype(self, dtype: torch.dtype) -> Self:
         return self
 
-    @staticmethod
-    def _stack_values(values: list[Any], dim: int) -> Any:
+    def _stack_values(self, values: list[Any], dim: int) -> Any:
         return LazyStackedTensorDict.lazy_stack(values, dim)
 
     def __eq__(self, other: object) -> bool:

@@ -1,0 +1,64 @@
+"""The spec attributes of an env: stored whole as Composites, shown as a single leaf where there is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+from gymbridge.specs import Composite, TensorSpec
+
+if TYPE_CHECKING:
+    from gymbridge.envs.base import EnvBase
+
+__all__ = ["FullSpec", "LeafSpec"]
+
+
+class FullSpec:
+    """An attribute that holds one of an env's specs as a ``Composite`` of the env's batch size."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+        self.__doc__ = f"The {kind} spec as a ``Composite`` with the env's batch size."
+
+    @overload
+    def __get__(self, env: None, owner: type[EnvBase]) -> FullSpec: ...
+    @overload
+    def __get__(self, env: EnvBase, owner: type[EnvBase]) -> Composite: ...
+    def __get__(self, env: EnvBase | None, owner: type[EnvBase]) -> FullSpec | Composite:
+        return self if env is None else env._spec_of(self.kind)
+
+    def __set__(self, env: EnvBase, spec: TensorSpec) -> None:
+        if not isinstance(spec, Composite):
+            raise TypeError(f"full_{self.kind}_spec: got {type(spec).__name__}, expected a Composite")
+        if spec.shape != env.batch_size:
+            raise ValueError(
+                f"{self.kind}_spec: got batch shape {[*spec.shape]}, expected the env's batch size {[*env.batch_size]}"
+            )
+        env._store_spec(self.kind, spec)
+
+
+class LeafSpec(FullSpec):
+    """The same spec, shown and taken as a leaf where the env has just the one at the usual key."""
+
+    @overload  # type: ignore[override]
+    def __get__(self, env: None, owner: type[EnvBase]) -> LeafSpec: ...
+    @overload
+    def __get__(self, env: EnvBase, owner: type[EnvBase]) -> TensorSpec: ...
+    def __get__(self, env: EnvBase | None, owner: type[EnvBase]) -> LeafSpec | TensorSpec:
+        if env is None:
+            return self
+        full = env._spec_of(self.kind)
+        if [*full.keys()] == [self.kind]:
+            only: TensorSpec = full[self.kind]
+            return only
+        return full
+
+    def __set__(self, env: EnvBase, spec: TensorSpec) -> None:
+        if not isinstance(spec, Composite):
+            if spec.shape[: env.ndim] != env.batch_size:
+                raise ValueError(
+                    f"{self.kind}_spec: got shape {[*spec.shape]}, expected it to begin with the env's batch size "
+                    f"{[*env.batch_size]}"
+                )
+            entries: dict[Any, Any] = {self.kind: spec}
+            spec = Composite(entries, shape=env.batch_size)
+        super().__set__(env, spec)

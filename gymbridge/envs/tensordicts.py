@@ -1,0 +1,81 @@
+"""TensorDicts made and read on the hot path, with as little ceremony as tensordict allows: the one place that does so.
+
+What is built here from parts that are known to fit skips tensordict's checks; what a user hands in does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+__all__ = ["Assembler", "entry", "put_entry", "tensordict_of"]
+
+Key = tuple[str, ...]
+
+
+def tensordict_of(entries: dict[str, Any], batch_size: torch.Size, device: torch.device | None) -> TensorDict:
+    """A TensorDict over entries that are known to have this batch size and device."""
+    made: TensorDict = TensorDict._new_unsafe(source=entries, batch_size=batch_size, device=device)
+    return made
+
+
+def entry(tensordict: TensorDictBase, key: str) -> Any:
+    """The entry at a root key, None where there is none."""
+    if type(tensordict) is TensorDict:
+        return tensordict._tensordict.get(key)
+    return tensordict.get(key, None)
+
+
+def put_entry(tensordict: TensorDictBase, key: str, value: TensorDict) -> None:
+    """Sets a root key to a value that has the TensorDict's batch size, moving it if the TensorDict has another device.
+
+    Raises:
+        RuntimeError: the TensorDict is locked.
+    """
+    fits = type(tensordict) is TensorDict and not tensordict.is_locked and tensordict.device in (None, value.device)
+    if fits:
+        tensordict._set_str(key, value, validated=True, inplace=False, non_blocking=False)
+    else:
+        tensordict.set(key, value)
+
+
+class Assembler:
+    """Builds TensorDicts of one shape over and over.
+
+    Args:
+        keys: the leaves' keys, in the order in which their tensors will be given.
+        batch_size, device: those of the TensorDict and of the ones nested in it.
+
+    Example:
+        >>> assemble = Assembler([("pixels",), ("joints", "speed")], torch.Size([2]), None)
+        >>> made = assemble([torch.zeros(2, 3), torch.ones(2)])
+        >>> made["joints", "speed"]
+        tensor([1., 1.])
+    """
+
+    def __init__(self, keys: Iterable[Key], batch_size: torch.Size, device: torch.device | None):
+        self.keys = tuple(keys)
+        self.batch_size = batch_size
+        self.device = device
+        self._tree: dict[str, Any] = {}
+        for position, key in enumerate(self.keys):
+            group = self._tree
+            for part in key[:-1]:
+                group = group.setdefault(part, {})
+            group[key[-1]] = position
+        self._names = [key[0] for key in self.keys] if all(len(key) == 1 for key in self.keys) else None
+
+    def __call__(self, tensors: Sequence[Any]) -> TensorDict:
+        """The TensorDict of these tensors, one a key."""
+        if self._names is not None:
+            return tensordict_of(dict(zip(self._names, tensors, strict=True)), self.batch_size, self.device)
+        return self._build(self._tree, tensors)
+
+    def _build(self, tree: dict[str, Any], tensors: Sequence[Any]) -> TensorDict:
+        entries = {
+            name: self._build(part, tensors) if isinstance(part, dict) else tensors[part] for name, part in tree.items()
+        }
+        return tensordict_of(entries, self.batch_size, self.device)

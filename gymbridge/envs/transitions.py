@@ -1,0 +1,77 @@
+"""From a step's TensorDict to the root of the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from tensordict import TensorDictBase
+
+__all__ = ["step_mdp"]
+
+NestedKey: TypeAlias = str | tuple[str, ...]
+
+
+def step_mdp(
+    tensordict: TensorDictBase,
+    next_tensordict: TensorDictBase | None = None,
+    keep_other: bool = True,
+    exclude_reward: bool = True,
+    exclude_done: bool = False,
+    exclude_action: bool = True,
+    reward_keys: NestedKey | list[NestedKey] = "reward",
+    done_keys: NestedKey | list[NestedKey] | None = None,
+    action_keys: NestedKey | list[NestedKey] = "action",
+) -> TensorDictBase:
+    """The root of the next step: what stands under ``"next"``, with the other keys of the root.
+
+    Args:
+        tensordict: what a step returned; it stays as it is.
+        next_tensordict: where to write; a new TensorDict unless given.
+        keep_other: keep root keys that are not under ``"next"`` and are no reward, done flag or action.
+        exclude_reward, exclude_done: leave the rewards, the done flags out.
+        exclude_action: leave the root's actions out.
+        reward_keys, done_keys, action_keys: which keys these are; a list for several. The done flags are ``"done"``,
+            ``"terminated"`` and ``"truncated"`` unless told.
+
+    Returns:
+        A TensorDict with the batch size of the one given, sharing its tensors.
+
+    The function and its arguments are those of TorchRL's ``step_mdp``.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> td = TensorDict({"action": torch.zeros(2), "observation": torch.zeros(2), "hidden": torch.zeros(2)}, [2])
+        >>> td["next"] = TensorDict({"observation": torch.ones(2), "reward": torch.ones(2)}, [2])
+        >>> sorted(step_mdp(td).keys())
+        ['hidden', 'observation']
+    """
+    rewards, actions = _keys(reward_keys), _keys(action_keys)
+    dones = _keys(["done", "terminated", "truncated"] if done_keys is None else done_keys)
+    out = tensordict.empty() if next_tensordict is None else next_tensordict
+    following = tensordict.get("next")
+    dropped = (rewards if exclude_reward else set()) | (dones if exclude_done else set())
+    moved = {key for key in _leaves(following) if key not in dropped}
+    for key in _leaves(tensordict):
+        if key[0] == "next" or key in moved:
+            continue
+        if key in actions:
+            keep = not exclude_action
+        else:
+            keep = keep_other and key not in rewards and key not in dones
+        if keep:
+            out.set(key, tensordict.get(key))
+    for key in moved:
+        out.set(key, following.get(key))
+    return out
+
+
+def _keys(keys: NestedKey | list[NestedKey]) -> set[tuple[str, ...]]:
+    """One key, or a list of them, each as a tuple."""
+    several = keys if isinstance(keys, list) else [keys]
+    return {(key,) if isinstance(key, str) else key for key in several}
+
+
+def _leaves(tensordict: TensorDictBase) -> Iterable[tuple[str, ...]]:
+    return [(key,) if isinstance(key, str) else key for key in tensordict.keys(True, True)]

@@ -12,7 +12,7 @@ from gymbridge.engine.gym_host import GymEnvDescription, GymHost, GymHostOptions
 from gymbridge.engine.host import Report
 from gymbridge.engine.layout import Layout
 
-__all__ = ["LocalEngine"]
+__all__ = ["LocalEngine", "make_all"]
 
 
 class LocalEngine:
@@ -43,18 +43,7 @@ class LocalEngine:
     """
 
     def __init__(self, makers: Sequence[Callable[[], Any]], options: GymHostOptions):
-        envs: list[Any] = []
-        try:
-            for index, maker in enumerate(makers):
-                env = maker()
-                envs.append(env)
-                if not isinstance(env, gym.Env):
-                    raise TypeError(
-                        f"the maker of env {index} gave {env!r} of type {type(env).__name__}, expected a gymnasium.Env"
-                    )
-        except BaseException:
-            close_all(env for env in envs if hasattr(env, "close"))
-            raise
+        envs = make_all(makers, gym.Env)
         self.num_envs = len(envs)
         self._host = GymHost(envs, options)
         self.descriptions: list[GymEnvDescription] = self._host.descriptions()
@@ -96,3 +85,25 @@ class LocalEngine:
     def close(self) -> None:
         """Closes the envs, each of them even if another's ``close`` raises; raises the first error at the end."""
         self._host.close()
+
+
+def make_all(makers: Sequence[Callable[[], Any]], *kinds: type) -> list[Any]:
+    """Calls each maker; where one fails, the envs already made are closed and its error comes through.
+
+    Raises:
+        TypeError: a maker gave something that is none of ``kinds``.
+    """
+    envs: list[Any] = []
+    try:
+        for index, maker in enumerate(makers):
+            env = maker()
+            envs.append(env)
+            if not isinstance(env, kinds):
+                expected = " or ".join(f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in kinds)
+                raise TypeError(
+                    f"the maker of env {index} gave {env!r} of type {type(env).__name__}, expected a {expected}"
+                )
+    except BaseException:
+        close_all(env for env in envs if hasattr(env, "close"))
+        raise
+    return envs

@@ -1,0 +1,10 @@
+"""Environments that read and write TensorDicts."""
+
+from __future__ import annotations
+
+from gymbridge.envs.base import EnvBase
+from gymbridge.envs.checking import check_env_specs
+from gymbridge.envs.gym_env import GymEnv
+from gymbridge.envs.transitions import step_mdp
+
+__all__ = ["EnvBase", "GymEnv", "check_env_specs", "step_mdp"]

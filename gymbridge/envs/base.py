@@ -13,8 +13,8 @@ from tensordict import TensorDict, TensorDictBase
 
 from gymbridge.envs.masks import read_mask
 from gymbridge.envs.rollouts import rollout
-from gymbridge.envs.transitions import step_mdp
 from gymbridge.envs.spec_access import FullSpec, LeafSpec
+from gymbridge.envs.transitions import step_mdp
 from gymbridge.specs import Binary, Composite, TensorSpec
 
 if TYPE_CHECKING:
@@ -171,8 +171,12 @@ class EnvBase(ABC):
 
     def _store_spec(self, kind: str, spec: Composite) -> None:
         if self._specs_locked:
-            raise RuntimeError(f"{kind}_spec: the specs of {type(self).__name__} are locked; set_spec_lock_(False) first")
-        nested = [key for key in spec.keys(True, True) if not isinstance(key, str)] if kind in ("reward", "done") else []
+            raise RuntimeError(
+                f"{kind}_spec: the specs of {type(self).__name__} are locked; set_spec_lock_(False) first"
+            )
+        nested = (
+            [key for key in spec.keys(True, True) if not isinstance(key, str)] if kind in ("reward", "done") else []
+        )
         if nested:
             raise ValueError(f"{kind}_spec: got the nested keys {nested}, expected keys at the root")
         self._specs[kind] = spec
@@ -578,9 +582,13 @@ def require_like(key: NestedKey, value: Any, spec: TensorSpec, tensordict: Tenso
     """Refuses an input that is missing or has another shape or dtype than its spec."""
     name = key if isinstance(key, str) else ".".join(key)
     if value is None:
-        raise KeyError(f"{name}: missing, expected shape {[*spec.shape]} and {spec.dtype}; got keys {[*tensordict.keys()]}")
+        raise KeyError(
+            f"{name}: missing, expected shape {[*spec.shape]} and {spec.dtype}; got keys {[*tensordict.keys()]}"
+        )
     if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{name}: got {type(value).__name__}, expected a tensor of shape {[*spec.shape]} and {spec.dtype}")
+        raise TypeError(
+            f"{name}: got {type(value).__name__}, expected a tensor of shape {[*spec.shape]} and {spec.dtype}"
+        )
     if value.shape != spec.shape:
         raise ValueError(f"{name}: got shape {[*value.shape]}, expected {[*spec.shape]}")
     if value.dtype is not spec.dtype:

@@ -13,12 +13,12 @@ from gymbridge.errors import SpecError
 from gymbridge.specs._base import TensorSpec, name_of
 from gymbridge.specs._bridge import cartesian
 from gymbridge.specs._composite import Composite, as_path
-from gymbridge.specs._leaf import MAX_ENUMERATION, LeafSpec
+from gymbridge.specs._leaf import MAX_ENUMERATION
 from gymbridge.specs._nontensor import NonTensor
 from gymbridge.specs._shapes import Indexing, as_dim, as_size, fits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Self
 

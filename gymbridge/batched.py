@@ -1,0 +1,155 @@
+"""Batches of envs as one TensorDict env."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+
+from gymbridge.engine.gym_host import close_all
+from gymbridge.engine.local import LocalEngine, make_all
+from gymbridge.envs.base import DeviceLike
+from gymbridge.envs.engine_env import EngineEnv
+from gymbridge.envs.engine_face import EngineFace, FaceOptions
+from gymbridge.envs.gym_env import GymEnv, env_maker
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["BatchedEnvBase", "SerialEnv"]
+
+Maker = Callable[..., Any]
+
+
+class BatchedEnvBase(EngineEnv):
+    """``N`` envs as one TensorDict env of batch size ``[N]``: what the batched envs share.
+
+    Nothing starts before the first use; reading a spec is one. A use after ``close`` starts the envs again.
+
+    Args:
+        num_envs: ``N``.
+        create_env_fn: a gymnasium id, a callable that makes an env, or a list of ``N`` of these.
+        create_env_kwargs: keyword arguments of the makers: a dict, of which each env gets a copy, or one dict an env.
+        device: device of what is returned; unless told, that of the envs.
+
+    Raises:
+        ValueError: fewer than one env, or a list of another length.
+        TypeError: something that makes no env.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        create_env_fn: str | Maker | Sequence[str | Maker],
+        *,
+        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        device: DeviceLike | None = None,
+    ):
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int):
+            raise TypeError(f"num_envs: got {num_envs!r}, expected an int")
+        if num_envs < 1:
+            raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
+        super().__init__(device=device, batch_size=(num_envs,))
+        self.num_envs = num_envs
+        created = _one_each("create_env_fn", create_env_fn, (list, tuple), num_envs)
+        kwargs = _one_each("create_env_kwargs", create_env_kwargs or {}, (list, tuple), num_envs)
+        self._makers = [env_maker(fn, copy.deepcopy(dict(own))) for fn, own in zip(created, kwargs, strict=True)]
+
+    def start(self) -> Self:
+        """Starts the envs now instead of at the first use; returns the env.
+
+        Raises:
+            RuntimeError: they run already.
+        """
+        if self._engine_face is not None:
+            raise RuntimeError(f"start: {type(self).__name__} is running already")
+        _ = self._face
+        return self
+
+    def _require_open(self, call: str) -> None:
+        """A batch that is closed starts again."""
+        self.is_closed = False
+
+
+def _one_each(name: str, given: Any, several: tuple[type, ...], num_envs: int) -> list[Any]:
+    """A list with one entry an env from a list of them, or from one for all."""
+    if not isinstance(given, several):
+        return [given] * num_envs
+    if len(given) != num_envs:
+        raise ValueError(f"{name}: got a list of {len(given)}, expected {num_envs}, one for each env")
+    return list(given)
+
+
+class SerialEnv(BatchedEnvBase):
+    """``N`` gymnasium envs of one kind, stepped one after the other in this process.
+
+    Args:
+        num_envs: ``N``.
+        create_env_fn: a gymnasium id, a callable that makes a ``gymnasium.Env`` or a :class:`~gymbridge.envs.GymEnv`
+            (whose options then hold for the batch), or a list of ``N`` of these.
+        create_env_kwargs: keyword arguments of the makers: a dict, of which each env gets a copy, or one dict an env.
+        device: device of what is returned; unless told, that of the envs.
+
+    Raises:
+        ValueError: fewer than one env, a list of another length, envs that differ in spaces or options (at the first
+            use; the message names the env), or one env object from two makers.
+        TypeError: something that makes no gymnasium env.
+
+    Example:
+        >>> env = SerialEnv(3, "CartPole-v1")
+        >>> _ = env.set_seed(0)
+        >>> td = env.rand_action(env.reset())
+        >>> td, td_ = env.step_and_maybe_reset(td)
+        >>> td["next", "reward"].shape, td_["observation"].shape
+        (torch.Size([3, 1]), torch.Size([3, 4]))
+        >>> env.rollout(20, break_when_any_done=False).batch_size
+        torch.Size([3, 20])
+        >>> env.close()
+    """
+
+    def _make_face(self) -> EngineFace:
+        made = make_all(self._makers, gym.Env, GymEnv)
+        try:
+            envs, options = self._unwrapped(made)
+            engine = LocalEngine([lambda env=env: env for env in envs], options.host)  # type: ignore[misc]
+            _require_one_kind(engine)
+            engine.allocate()
+            return EngineFace(engine, self.batch_size, self._device, options)
+        except BaseException:
+            close_all(made)
+            raise
+
+    def _unwrapped(self, made: list[Any]) -> tuple[list[gym.Env[Any, Any]], FaceOptions]:
+        """The gymnasium envs, and how they look; takes over the device of ``GymEnv`` objects if none was given."""
+        for index, env in enumerate(made):
+            if any(env is other for other in made[:index]):
+                raise ValueError(f"the maker of env {index} gave an env that another maker gave too: {env!r}")
+        if all(isinstance(env, gym.Env) for env in made):
+            return made, FaceOptions()
+        for index, env in enumerate(made):
+            if not isinstance(env, GymEnv) or not isinstance(made[0], GymEnv) or env.options != made[0].options:
+                raise ValueError(
+                    f"env {index} is {_kind(env)}, and env 0 is {_kind(made[0])}: a batch has envs of one kind"
+                )
+        devices = {env.device for env in made}
+        if self._device is None:
+            if len(devices) > 1:
+                raise ValueError(f"device: the envs have the devices {devices}: say which one the batch is to have")
+            self._device = made[0].device
+        return [env.env for env in made], made[0].options
+
+
+def _kind(env: Any) -> str:
+    return f"a GymEnv with {env.options}" if isinstance(env, GymEnv) else f"a {type(env).__name__}"
+
+
+def _require_one_kind(engine: LocalEngine) -> None:
+    """Refuses envs whose spaces are not those of env 0."""
+    first = engine.descriptions[0]
+    for index, env in enumerate(engine.descriptions):
+        for name in ("observation_space", "action_space"):
+            got, expected = getattr(env, name), getattr(first, name)
+            if got != expected:
+                raise ValueError(f"env {index}: got the {name} {got}, expected {expected} as env 0 has it")

@@ -1,0 +1,178 @@
+"""An env over an engine of gymnasium envs: what ``GymEnv`` and the batched envs share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDictBase
+
+from gymbridge.envs.base import FLAGS, DeviceLike, EnvBase, indexed
+from gymbridge.envs.engine_face import EngineFace
+from gymbridge.envs.masks import read_mask
+from gymbridge.envs.tensordicts import entry
+from gymbridge.specs import Composite
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["EngineEnv"]
+
+
+class EngineEnv(EnvBase):
+    """An env whose resets and steps are rounds of an engine.
+
+    A subclass writes ``_make_face``, which makes the engine; it is called at the first use.
+    """
+
+    _engine_face: EngineFace | None = None
+    _seeds: list[int | None] | None = None
+    """Seeds that wait for the next reset, one a row."""
+
+    @abstractmethod
+    def _make_face(self) -> EngineFace:
+        """Starts the engine and gives its TensorDict face."""
+
+    @property
+    def _face(self) -> EngineFace:
+        """The face; starts the engine if it is not running."""
+        if self._engine_face is None:
+            self._engine_face = self._make_face()
+            self._take_specs(self._engine_face)
+        return self._engine_face
+
+    def _take_specs(self, face: EngineFace) -> None:
+        self.set_spec_lock_(False)
+        self.observation_spec = face.observation_spec
+        self.action_spec = face.action_spec
+        self.reward_spec = face.reward_spec
+        self.set_spec_lock_()
+        self._not_carried = frozenset(
+            {"next", "_step", "_reset", "_failed", *FLAGS}
+            | {key if isinstance(key, str) else key[0] for key in self.action_keys}
+            | {*self.full_reward_spec.keys(), *self.full_observation_spec.keys()}
+        )
+
+    def _spec_of(self, kind: str) -> Composite:
+        if self._engine_face is None and not self.is_closed:
+            _ = self._face
+        return super()._spec_of(kind)
+
+    @property
+    def partial_step(self) -> bool:
+        """True: any part of the batch can be stepped."""
+        return True
+
+    @property
+    def partial_reset(self) -> bool:
+        """True: any part of the batch can be reset."""
+        return True
+
+    # ---------------------------------------------------------------- reset and step
+
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """See :meth:`EnvBase.reset`; ``kwargs`` go to the reset of each env: ``seed``, ``options``."""
+        self._require_open("reset")
+        face = self._face
+        self._require_batch_size("reset", tensordict)
+        mask = read_mask(tensordict, "_reset", self.batch_size)
+        rows = range(self.numel()) if mask is None else mask.flatten().nonzero().flatten().tolist()
+        first = face.reset(tensordict, mask, self._reset_kwargs(kwargs))
+        self._take_seeds_off(rows)
+        return first if tensordict is None else self._over(tensordict, first)
+
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """See :meth:`EnvBase.step`."""
+        self._require_open("step")
+        face = self._face
+        self._require_batch_size("step", tensordict)
+        mask = None if entry(tensordict, "_step") is None else read_mask(tensordict, "_step", self.batch_size)
+        return self._put_next(tensordict, face.step(tensordict, mask))
+
+    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """See :meth:`EnvBase.step_and_maybe_reset`; one round of the engine."""
+        self._require_open("step_and_maybe_reset")
+        face = self._face
+        self._require_batch_size("step_and_maybe_reset", tensordict)
+        mask = None if entry(tensordict, "_step") is None else read_mask(tensordict, "_step", self.batch_size)
+        reset_kwargs = None if self._seeds is None else self._reset_kwargs({})
+        following, root = face.step_and_maybe_reset(tensordict, mask, reset_kwargs)
+        if reset_kwargs is not None:
+            self._take_seeds_off(following["done"].flatten().nonzero().flatten().tolist())
+        preset = entry(tensordict, "next")
+        if preset is not None:
+            self._carry(preset, root)
+        self._put_next(tensordict, following)
+        self._carry(tensordict, root)
+        return tensordict, root
+
+    def _carry(self, source: TensorDictBase, root: TensorDictBase) -> None:
+        """Takes over into the next root what the env has nothing to say about."""
+        for name in source.keys():
+            if name not in self._not_carried:
+                root.set(name, source.get(name))
+            elif name != "next" and isinstance(group := source.get(name), TensorDictBase) and name in root.keys():
+                for key in group.keys(True, True):
+                    path = (name, key) if isinstance(key, str) else (name, *key)
+                    if root.get(path, None) is None:
+                        root.set(path, source.get(path))
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        return self._face.reset(None, None, self._reset_kwargs(kwargs))
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._face.step(tensordict, None)
+
+    def last_partial(self) -> TensorDictBase | None:
+        """What the other envs gave in the last call in which an env raised; None if none ever did.
+
+        Returns:
+            The TensorDict that the call would have returned, with ``"_failed"``, bool ``[*B]``, true for the envs that
+            raised: their rows are as those of envs that were not stepped.
+        """
+        return None if self._engine_face is None else self._engine_face.partial
+
+    # ---------------------------------------------------------------- seeds
+
+    def set_seed(self, seed: int | None, static_seed: bool = False) -> int | None:
+        """See :meth:`EnvBase.set_seed`: the seeds are those of ``reset(seed=seed)`` of a gymnasium vector env."""
+        if seed is None:
+            self._seeds = None
+            return None
+        num_envs = self.numel()
+        self._seeds = [seed if static_seed else seed + row for row in range(num_envs)]
+        return seed if static_seed else seed + num_envs
+
+    def _set_seed(self, seed: int | None) -> None:
+        self.set_seed(seed)
+
+    def _reset_kwargs(self, kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
+        seeds = self._seeds or [None] * self.numel()
+        return [{**({} if seed is None else {"seed": seed}), **kwargs} for seed in seeds]
+
+    def _take_seeds_off(self, rows: Iterable[int]) -> None:
+        """A seed is for one reset."""
+        if self._seeds is not None:
+            for row in rows:
+                self._seeds[row] = None
+            if not any(seed is not None for seed in self._seeds):
+                self._seeds = None
+
+    # ---------------------------------------------------------------- devices and the end
+
+    def to(self, device: DeviceLike) -> Self:
+        """Has the env return everything on a device, from now on; returns the env."""
+        self._device = indexed(torch.device(device))
+        if self._engine_face is not None:
+            self._engine_face = self._engine_face.on(self._device)
+            self._take_specs(self._engine_face)
+        return self
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """See :meth:`EnvBase.close`; the envs are closed too."""
+        super().close(raise_if_closed=raise_if_closed)
+        face, self._engine_face = self._engine_face, None
+        if face is not None:
+            face.engine.close()

@@ -1,0 +1,308 @@
+"""An engine of gymnasium envs seen as TensorDicts: its block's arrays on one side, the caller's tensors on the other.
+
+All that depends on spaces, batch size and device alone is worked out when the face is made. On the way out each leaf is
+copied once, so that what the caller gets is the caller's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium.error import ResetNeeded
+from tensordict import TensorDict, TensorDictBase
+
+from gymbridge.engine.codes import Op, RowState
+from gymbridge.engine.failures import raise_env_error
+from gymbridge.engine.gym_host import GymHostOptions
+from gymbridge.engine.host import NOTHING, Report
+from gymbridge.engine.local import LocalEngine
+from gymbridge.envs.base import FLAGS, require_like
+from gymbridge.envs.info_specs import info_leaves
+from gymbridge.envs.tensordicts import Assembler, entry
+from gymbridge.spaces.conversion import ActionDecoder, observation_spec, space_to_spec
+from gymbridge.spaces.naming import action_tree
+from gymbridge.specs import Composite, Unbounded
+
+__all__ = ["EngineFace", "FaceOptions"]
+
+Array: TypeAlias = npt.NDArray[Any]
+Key: TypeAlias = tuple[str, ...]
+
+_NUMPY_OF_REWARD = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}
+
+
+@dataclass(frozen=True)
+class FaceOptions:
+    """What a user may choose about how a gymnasium env looks as a TensorDict env.
+
+    Attributes:
+        categorical_action_encoding: discrete actions as integers; if not, one-hot.
+        info_spec: infos that are kept, for one env; None for none.
+        reward_dtype: dtype of the rewards.
+        warn_of_unknown_infos: warn once of an info entry that ``info_spec`` does not have.
+
+    Raises:
+        TypeError: a ``reward_dtype`` that is no floating dtype, or an ``info_spec`` that is no Composite of tensors.
+        ValueError: an ``info_spec`` with a batch shape.
+    """
+
+    categorical_action_encoding: bool = True
+    info_spec: Composite | None = None
+    reward_dtype: torch.dtype = torch.float32
+    warn_of_unknown_infos: bool = False
+    host: GymHostOptions = field(init=False)
+
+    def __post_init__(self) -> None:
+        dtype = self.reward_dtype
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise TypeError(f"reward_dtype: got {dtype!r}, expected a floating torch.dtype")
+        host = GymHostOptions(
+            reward_dtype=np.dtype(_NUMPY_OF_REWARD.get(dtype, np.float32)),
+            info_leaves=info_leaves(self.info_spec),
+            warn_of_unknown_infos=self.warn_of_unknown_infos,
+        )
+        object.__setattr__(self, "host", host)
+
+
+class EngineFace:
+    """Reset and step of an engine, TensorDict in and out.
+
+    Args:
+        engine: the engine, with its block allocated.
+        batch_size: ``[N]``, or ``[]`` for an engine of one env that is to look like one.
+        device: where what is returned is to be; None for the CPU, without saying so.
+        options: how the envs look; the engine's hosts run them with ``options.host``.
+    """
+
+    def __init__(self, engine: LocalEngine, batch_size: torch.Size, device: torch.device | None, options: FaceOptions):
+        env = engine.descriptions[0]
+        self.engine = engine
+        self.batch_size = batch_size
+        self._device = device
+        self._options = options
+        info_spec, reward_dtype = options.info_spec, options.reward_dtype
+        self.observation_spec = observation_spec(env.observation_space, device=device, batch_size=batch_size)
+        if info_spec is not None:
+            self.observation_spec.set("info", _with_masks(info_spec).expand(batch_size).to(device or "cpu"))
+        self.action_spec = space_to_spec(
+            env.action_space,
+            device=device,
+            batch_size=batch_size,
+            categorical_action_encoding=options.categorical_action_encoding,
+        )
+        self.reward_spec = Unbounded((*batch_size, 1), device=device, dtype=reward_dtype)
+        self._decode = ActionDecoder(
+            env.action_space,
+            categorical_action_encoding=options.categorical_action_encoding,
+            batch_size=batch_size,
+        ).decode
+        self._tree = action_tree(env.action_space)
+        actions = Composite({"action": self.action_spec}, shape=batch_size)
+        self._actions = [(leaf.key, actions[leaf.key]) for leaf in self._tree.leaves]
+
+        block = engine.block
+        self._block = block
+        self._keys = tuple(leaf.key for leaf in env.root_leaves)
+        self._infos = tuple(i for i, key in enumerate(self._keys) if key[0] == "info")
+        self._next = [self._batched(block.next[key]) for key in self._keys]
+        self._root = [self._batched(block.root[key]) for key in self._keys]
+        self._reward = self._batched(block.next[("reward",)])[..., None]
+        self._terminated = self._batched(block.next[("terminated",)])[..., None]
+        self._truncated = self._batched(block.next[("truncated",)])[..., None]
+        self._no_flag = np.zeros_like(self._terminated)
+        flags = [(name,) for name in FLAGS]
+        self._assemble_next = Assembler([*self._keys, ("reward",), *flags], batch_size, device)
+        self._assemble_root = Assembler([*self._keys, *flags], batch_size, device)
+        self._moves = device is not None and device.type != "cpu"
+        self._reward_dtype = None if reward_dtype in _NUMPY_OF_REWARD else reward_dtype
+
+        num_rows = engine.num_envs
+        self._whole = {op: bytes([op]) * num_rows for op in Op}
+        self._all_running = bytes([RowState.RUNNING]) * num_rows
+        self._all_in_next, self._all_in_root = bytes(num_rows), b"\x01" * num_rows
+        self._no_actions = [None] * num_rows
+        self.partial: TensorDictBase | None = None
+        """What the last call in which an env raised would have returned."""
+
+    def on(self, device: torch.device) -> EngineFace:
+        """The same engine's face on another device."""
+        return EngineFace(self.engine, self.batch_size, device, self._options)
+
+    def _batched(self, array: Array) -> Array:
+        return array.reshape(*self.batch_size, *array.shape[1:])
+
+    # ---------------------------------------------------------------- reset and step
+
+    def reset(
+        self,
+        tensordict: TensorDictBase | None,
+        mask: torch.Tensor | None,
+        reset_kwargs: Sequence[Mapping[str, Any]],
+    ) -> TensorDict:
+        """Resets the rows that the mask picks: observation, infos and flags of all rows."""
+        ops, idle = self._ops(Op.RESET, mask)
+        report = self.engine.run(ops, self._no_actions, reset_kwargs)
+        first = self._root_of(tensordict, self._untouched(idle, report))
+        if report.errors:
+            self._fail(first, report)
+        return first
+
+    def step(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDict:
+        """Steps the rows that the mask picks: what stands under ``"next"``."""
+        ops, idle = self._ops(Op.STEP, mask)
+        report = self._run(tensordict, ops)
+        following = self._next_of(tensordict, self._untouched(idle, report))
+        if report.errors:
+            self._fail(tensordict.copy().set("next", following), report)
+        return following
+
+    def step_and_maybe_reset(
+        self,
+        tensordict: TensorDictBase,
+        mask: torch.Tensor | None,
+        reset_kwargs: Sequence[Mapping[str, Any]] | None,
+    ) -> tuple[TensorDict, TensorDict]:
+        """Steps the rows that the mask picks and resets those that ended: ``next``, and the root after it."""
+        ops, idle = self._ops(Op.STEP_MAYBE_RESET, mask)
+        report = self._run(tensordict, ops, reset_kwargs)
+        untouched = self._untouched(idle, report)
+        following = self._next_of(tensordict, untouched)
+        if report.errors:
+            self._fail(tensordict.copy().set("next", following), report)
+        return following, self._root_of(tensordict, untouched)
+
+    def _run(
+        self, tensordict: TensorDictBase, ops: bytes, reset_kwargs: Sequence[Mapping[str, Any]] | None = None
+    ) -> Report:
+        states = bytes(self._block.state)
+        if states != self._all_running:
+            _require_running(ops, states)
+        if not any(ops):
+            return NOTHING
+        actions = []
+        for key, spec in self._actions:
+            value = entry(tensordict, key[0]) if len(key) == 1 else tensordict.get(key, None)
+            if value is None or value.shape != spec.shape or value.dtype is not spec.dtype:
+                require_like(key, value, spec, tensordict)
+            actions.append(value)
+        arrays = [array.reshape(-1, *leaf.shape) for array, leaf in zip(self._decode(actions), self._tree.leaves)]
+        return self.engine.run(ops, self._tree.rows(arrays, self.engine.num_envs), reset_kwargs)
+
+    def _ops(self, op: Op, mask: torch.Tensor | None) -> tuple[bytes, Array | None]:
+        """The op of each row, and which rows the mask does not pick."""
+        if mask is None:
+            return self._whole[op], None
+        picked = mask.numpy()
+        return np.where(picked, np.uint8(op), np.uint8(Op.IDLE)).tobytes(), ~picked
+
+    def _untouched(self, idle: Array | None, report: Report) -> Array | None:
+        """The rows that show what they showed before: the idle ones, and those that raised."""
+        if not report.errors:
+            return idle
+        untouched = np.zeros(self.engine.num_envs, np.bool_)
+        untouched[list(report.errors)] = True
+        untouched = untouched.reshape(self.batch_size)
+        return untouched if idle is None else untouched | idle
+
+    def _fail(self, result: TensorDictBase, report: Report) -> None:
+        """Keeps what the other envs gave and raises what an env raised."""
+        failed = torch.zeros(self.engine.num_envs, dtype=torch.bool)
+        failed[list(report.errors)] = True
+        self.partial = result.set("_failed", failed.reshape(self.batch_size))
+        raise_env_error(report.errors)
+
+    # ---------------------------------------------------------------- from the block to tensors
+
+    def _next_of(self, tensordict: TensorDictBase, untouched: Array | None) -> TensorDict:
+        arrays = [array.copy() for array in self._next]
+        reward, terminated, truncated = self._reward.copy(), self._terminated.copy(), self._truncated.copy()
+        done = terminated | truncated
+        if untouched is not None:
+            self._put_own(arrays, tensordict, untouched)
+            for position in self._infos:
+                arrays[position][untouched] = 0
+            reward[untouched] = 0
+            self._put_own_flags((done, terminated, truncated), tensordict, untouched)
+        tensors = [self._tensor(array) for array in (*arrays, reward, done, terminated, truncated)]
+        if self._reward_dtype is not None:
+            tensors[-4] = tensors[-4].to(self._reward_dtype)
+        return self._assemble_next(tensors)
+
+    def _root_of(self, tensordict: TensorDictBase | None, untouched: Array | None) -> TensorDict:
+        arrays = self._latest()
+        flags = [self._no_flag.copy() for _ in FLAGS]
+        if untouched is not None:
+            self._put_own(arrays, tensordict, untouched)
+            self._put_own_flags(flags, tensordict, untouched)
+        return self._assemble_root([self._tensor(array) for array in (*arrays, *flags)])
+
+    def _latest(self) -> list[Array]:
+        """Copies of each row's latest observation and infos."""
+        source = bytes(self._block.source)
+        if source == self._all_in_next:
+            return [array.copy() for array in self._next]
+        if source == self._all_in_root:
+            return [array.copy() for array in self._root]
+        in_root = np.frombuffer(source, np.bool_).reshape(self.batch_size)
+        arrays = [array.copy() for array in self._next]
+        for array, root in zip(arrays, self._root, strict=True):
+            array[in_root] = root[in_root]
+        return arrays
+
+    def _put_own(self, arrays: Sequence[Array], tensordict: TensorDictBase | None, rows: Array) -> None:
+        """Puts into rows what td has for them, or their latest where it has nothing."""
+        latest: list[Array] | None = None
+        for position, key in enumerate(self._keys):
+            own = None if tensordict is None else tensordict.get(key, None)
+            if own is None:
+                latest = latest or self._latest()
+                arrays[position][rows] = latest[position][rows]
+            else:
+                arrays[position][rows] = own.detach().cpu().numpy()[rows]
+
+    def _put_own_flags(self, flags: Sequence[Array], tensordict: TensorDictBase | None, rows: Array) -> None:
+        """The same for ``done``, ``terminated`` and ``truncated``; an env's latest are those of its last step."""
+        stepped = np.frombuffer(bytes(self._block.source), np.bool_).reshape(self.batch_size)[..., None] == 0
+        latest = {"terminated": self._terminated & stepped, "truncated": self._truncated & stepped}
+        latest["done"] = latest["terminated"] | latest["truncated"]
+        for name, flag in zip(FLAGS, flags, strict=True):
+            own = None if tensordict is None else entry(tensordict, name)
+            flag[rows] = latest[name][rows] if own is None else own.detach().cpu().numpy()[rows]
+
+    def _tensor(self, array: Array) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.to(self._device) if self._moves else tensor
+
+
+def _with_masks(info_spec: Composite) -> Composite:
+    """The infos' spec with, under ``"_mask"``, whether each was present."""
+    masked = info_spec.clone()
+    for key in info_spec.keys(True, True):
+        path = (key,) if isinstance(key, str) else key
+        masked.set(("_mask", *path), Unbounded((), dtype=torch.bool))
+    return masked
+
+
+def _require_running(ops: bytes, states: bytes) -> None:
+    """Refuses to step an env that is not in an episode.
+
+    Raises:
+        ResetNeeded: naming the envs and why each needs a reset.
+    """
+    why = {
+        RowState.NEW: "have not been reset yet",
+        RowState.ENDED: "ended their episode",
+        RowState.FAILED: "raised an error in an earlier call",
+    }
+    reasons = []
+    for state, reason in why.items():
+        rows = [row for row, op in enumerate(ops) if op and states[row] == state]
+        if rows:
+            reasons.append(f"envs {rows} {reason}")
+    if reasons:
+        raise ResetNeeded(f"{'; '.join(reasons)}: reset them before they are stepped")

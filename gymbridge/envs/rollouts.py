@@ -1,0 +1,229 @@
+"""Rollouts: many steps as one TensorDict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase
+
+if TYPE_CHECKING:
+    from gymbridge.envs.base import EnvBase
+
+__all__ = ["rollout"]
+
+DeviceLike: TypeAlias = torch.device | str | int
+
+
+def rollout(
+    env: EnvBase,
+    max_steps: int,
+    policy: Callable[..., Any] | None = None,
+    callback: Callable[[EnvBase, TensorDictBase], Any] | None = None,
+    *,
+    auto_reset: bool = True,
+    auto_cast_to_device: bool = False,
+    break_when_any_done: bool | None = None,
+    break_when_all_done: bool | None = None,
+    return_contiguous: bool = True,
+    tensordict: TensorDictBase | None = None,
+    set_truncated: bool = False,
+    out: TensorDictBase | None = None,
+    trust_policy: bool = False,
+    storing_device: DeviceLike | None = None,
+    progress: bool = False,
+) -> TensorDictBase:
+    """Runs an env for some steps. Order and meaning of the arguments are those of TorchRL's ``EnvBase.rollout``.
+
+    Args:
+        env: the env.
+        max_steps: steps at most, at least 1.
+        policy: writes the action into the TensorDict that it is given and returns it; random actions without one. A
+            ``torch.nn.Module`` without ``in_keys`` is called with the observation's tensors instead, in the order of
+            their keys, and what it returns are the actions.
+        callback: called with the env and the step's TensorDict after each step but the last.
+        auto_reset: begin with a reset. Without, ``tensordict`` is where to go on from.
+        auto_cast_to_device: move what the policy reads to the policy's device, and what it wrote to the env's.
+        break_when_any_done: stop when any env is done; the default. With False, done envs are reset and go on.
+        break_when_all_done: stop when all envs are done; one that is done before waits, and repeats its last step.
+        return_contiguous: stack to dense tensors; with False, a lazy stack.
+        tensordict: what the first reset is given, or where to go on from; envs done in it are reset first.
+        set_truncated: mark the last step as truncated and done.
+        out: a TensorDict ``[*B, T]`` that the result is written into.
+        trust_policy: call the policy with the TensorDict whatever it is.
+        storing_device: where the result is kept.
+        progress: show a progress bar on standard error.
+
+    Returns:
+        A TensorDict ``[*B, T]``, its last dim named ``"time"``.
+
+    Raises:
+        ValueError: fewer than one step, ``auto_reset=False`` without a ``tensordict``, or both ways of breaking at once.
+
+    Example:
+        >>> from gymbridge.envs import GymEnv
+        >>> env = GymEnv("CartPole-v1")
+        >>> steps = env.rollout(10, break_when_any_done=False)
+        >>> steps.batch_size, steps["next", "reward"].shape
+        (torch.Size([10]), torch.Size([10, 1]))
+        >>> env.close()
+    """
+    if max_steps < 1:
+        raise ValueError(f"max_steps: got {max_steps}, expected at least 1")
+    if break_when_any_done and break_when_all_done:
+        raise ValueError("break_when_any_done and break_when_all_done: got True for both, expected at most one")
+    if break_when_any_done is None:
+        break_when_any_done = not break_when_all_done
+    if auto_reset:
+        root = env.reset(tensordict)
+    elif tensordict is None:
+        raise ValueError("tensordict: got None with auto_reset=False, expected where the rollout goes on from")
+    else:
+        root = _reset_done(env, tensordict)
+
+    act = _acting(env, policy, auto_cast_to_device, trust_policy)
+    advance = _until_done if break_when_any_done else _until_all_done if break_when_all_done else _without_end
+    steps: list[TensorDictBase] = []
+    with _progress_bar(max_steps) if progress else nullcontext() as bar:
+        for step in advance(env, act, root, max_steps):
+            steps.append(step if storing_device is None else step.to(storing_device))
+            if bar is not None:
+                bar()
+            if callback is not None and len(steps) < max_steps:
+                callback(env, step)
+    if set_truncated:
+        last = steps[-1]["next"]
+        for key in ("truncated", "done"):
+            last.set(key, torch.ones_like(last.get(key)))
+    return _stack(steps, env.ndim, return_contiguous, out)
+
+
+Act: TypeAlias = "Callable[[TensorDictBase], TensorDictBase]"
+
+
+def _until_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -> Iterable[TensorDictBase]:
+    for _ in range(max_steps):
+        step = env.step(act(root))
+        yield step
+        if step["next", "done"].any():
+            return
+        root = env.step_mdp(step)
+
+
+def _until_all_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -> Iterable[TensorDictBase]:
+    running = torch.ones(env.batch_size, dtype=torch.bool, device=env.device)
+    previous = None
+    for _ in range(max_steps):
+        root = act(root)
+        if previous is not None and not running.all():
+            root.set("_step", running)
+        step = env.step(root)
+        if previous is not None:
+            step = step if running.all() else torch.where(running, step, previous)
+        yield step
+        running = running & ~step["next", "done"].flatten(env.ndim).any(-1)
+        if not running.any():
+            return
+        root, previous = env.step_mdp(step), step
+
+
+def _without_end(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -> Iterable[TensorDictBase]:
+    for index in range(max_steps):
+        if index == max_steps - 1:
+            yield env.step(act(root))
+        else:
+            step, root = env.step_and_maybe_reset(act(root))
+            yield step
+
+
+def _reset_done(env: EnvBase, root: TensorDictBase) -> TensorDictBase:
+    done = root.get("done", None)
+    if done is None or not done.any():
+        return root.copy()
+    return env.reset(root.copy().set("_reset", done))
+
+
+def _acting(env: EnvBase, policy: Callable[..., Any] | None, cast: bool, trust: bool) -> Act:
+    """What writes the actions: TensorDict in, TensorDict out."""
+    if policy is None:
+        return env.rand_action
+    call: Callable[..., Any] = policy
+    if isinstance(policy, torch.nn.Module) and not trust and not hasattr(policy, "in_keys"):
+        call = _on_tensors(env, policy)
+    device = _device_of(policy) if cast else None
+
+    def act(root: TensorDictBase) -> TensorDictBase:
+        if not cast:
+            written = call(root)
+        else:
+            home = root.device
+            written = call(root.to(device) if device is not None else root)
+            written = written if home is None else written.to(home)
+        return root if written is root else root.update(written)
+
+    return act
+
+
+def _on_tensors(env: EnvBase, policy: torch.nn.Module) -> Act:
+    """A module that reads tensors and returns actions, as one that reads and writes a TensorDict."""
+    reads = [*env.full_observation_spec.keys(True, True)]
+    writes = env.action_keys
+
+    def call(root: TensorDictBase) -> TensorDictBase:
+        actions = policy(*(root.get(key) for key in reads))
+        if isinstance(actions, torch.Tensor):
+            actions = (actions,)
+        if len(actions) != len(writes):
+            raise ValueError(f"policy: got {len(actions)} outputs, expected {len(writes)}, one for each of {writes}")
+        for key, action in zip(writes, actions, strict=True):
+            root.set(key, action)
+        return root
+
+    return call
+
+
+def _device_of(policy: Any) -> torch.device | None:
+    """Device of a module's first parameter or buffer."""
+    if isinstance(policy, torch.nn.Module):
+        for tensor in (*policy.parameters(), *policy.buffers()):
+            return tensor.device
+    device: torch.device | None = getattr(policy, "device", None)
+    return device
+
+
+def _stack(steps: list[TensorDictBase], dim: int, contiguous: bool, out: TensorDictBase | None) -> TensorDictBase:
+    if out is not None:
+        stacked = torch.stack(steps, dim, out=out)
+    elif contiguous:
+        stacked = _dense_stack(steps, dim)
+    else:
+        stacked = LazyStackedTensorDict(*steps, stack_dim=dim)
+    stacked.names = [*[None] * dim, "time"]
+    return stacked
+
+
+def _dense_stack(steps: list[TensorDictBase], dim: int) -> TensorDictBase:
+    """A stack made leaf by leaf, which costs a fraction of what stacking TensorDicts does."""
+    first = steps[0]
+    batch_size = torch.Size([*first.batch_size[:dim], len(steps), *first.batch_size[dim:]])
+    stacked: TensorDictBase = first.empty(batch_size=batch_size)
+    for key, value in first.items():
+        values = [step.get(key) for step in steps]
+        nested = isinstance(value, TensorDictBase)
+        stacked.set(key, _dense_stack(values, dim) if nested else torch.stack(values, dim))
+    return stacked
+
+
+@contextmanager
+def _progress_bar(max_steps: int) -> Iterator[Callable[[], None]]:
+    """A progress bar on standard error; call what it gives once a step."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ImportError as error:
+        raise ImportError("progress=True needs rich: pip install 'gymbridge[cli]'") from error
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task("rollout", total=max_steps)
+        yield lambda: bar.advance(task)

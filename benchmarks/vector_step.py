@@ -375,12 +375,15 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    words = functools.partial(str.split, sep=",")
+
+    def words(text: str) -> list[str]:
+        return [word for word in text.split(",") if word]
+
     parser.add_argument(
         "--kinds", type=words, default="null,CartPole-v1,image", help="null, image (4x84x84 uint8) or gymnasium ids"
     )
     parser.add_argument("--num-envs", type=lambda text: [int(n) for n in text.split(",")], default="2,8,64")
-    parser.add_argument("--single", type=words, default="CartPole-v1", help="kinds for the single environments")
+    parser.add_argument("--single", type=words, default="CartPole-v1", help="kinds for the single environments, or ''")
     parser.add_argument(
         "--peers",
         type=words,

@@ -1,0 +1,45 @@
+"""What every test has: checks of the installed versions, the gymnasium marker, and an environment for subprocesses.
+
+Nothing here imports torch: the tests in ``torch_free/`` run where it is not installed.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import gymnasium
+import pytest
+from packaging.version import Version
+
+import gymbridge
+
+NEWEST_GYMNASIUM = Version("1.4")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Stop where the environment promises other versions (``EXPECT_NUMPY=1.26``) than are installed."""
+    for package in ("gymnasium", "numpy", "tensordict", "torch"):
+        expected = os.environ.get(f"EXPECT_{package.upper()}")
+        if expected is None:
+            continue
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            found = "none"
+        if f"{found}.".startswith(f"{expected}."):
+            continue
+        raise pytest.UsageError(f"this environment is for {package} {expected}, but {found} is installed")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("newest_gymnasium") and Version(gymnasium.__version__) < NEWEST_GYMNASIUM:
+        pytest.skip(f"compares with gymnasium {NEWEST_GYMNASIUM}; {gymnasium.__version__} is installed")
+
+
+@pytest.fixture
+def subprocess_env() -> dict[str, str]:
+    """The environment variables with which a subprocess imports the gymbridge that is under test."""
+    paths = [str(Path(gymbridge.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

@@ -1,0 +1,47 @@
+"""Every Python example in README.md and docs/ runs, as a reader would run it: one script a page, top to bottom."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def script(page: str) -> str:
+    """The page's Python blocks, each line on the line that it has in the page, so that tracebacks point there."""
+    lines = [""] * page.count("\n")
+    for block in PYTHON_BLOCK.finditer(page):
+        first = page.count("\n", 0, block.start(1))
+        code = block[1].splitlines()
+        lines[first : first + len(code)] = code
+    return "\n".join(lines)
+
+
+def test_script_keeps_the_lines_of_a_page() -> None:
+    page = "# T\n\n```python\na = 1\n```\n\n```bash\nrm x\n```\n```python\nb = 2\n\nc = 3\n```\n"
+    assert script(page).splitlines() == ["", "", "", "a = 1", "", "", "", "", "", "", "b = 2", "", "c = 3"]
+
+
+def test_every_python_block_is_found() -> None:
+    # A block that is opened in another way (```py, indented) would not run.
+    for page in PAGES:
+        text = page.read_text()
+        opened = re.findall(r"^\s*(?:```|~~~)\s*\{?(?:py|code)", text, re.MULTILINE | re.IGNORECASE)
+        assert len(opened) == len(PYTHON_BLOCK.findall(text)), page
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if PYTHON_BLOCK.search(page.read_text())], ids=lambda page: page.name
+)
+def test_examples_of_a_page_run(page: Path, tmp_path: Path, subprocess_env: dict[str, str]) -> None:
+    program = tmp_path / f"{page.stem}.py"
+    program.write_text(script(page.read_text()))
+    done = subprocess.run([sys.executable, program], cwd=tmp_path, env=subprocess_env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -33,13 +33,13 @@ class EnvBase(ABC):
 
     What comes back, and when:
 
-    ====================================  ==============================================================================
+    ====================================  =============================================================================
     ``reset(td)``                         a TensorDict ``[*B]`` with the first observation and the done flags, all False
     ``step(td)``                          the same td, with ``("next", …)``: observation, reward, done flags
     ``step_and_maybe_reset(td)``          ``(td, td_)``: the stepped td, and the root of the next step, in which envs
                                           whose episode ended hold their first observation
     ``rollout(n)``                        ``n`` steps as one TensorDict ``[*B, n]``
-    ====================================  ==============================================================================
+    ====================================  =============================================================================
 
     ``B`` is the env's ``batch_size``. Reward and flags have a trailing dim, ``[*B, 1]``. ``done`` is
     ``terminated | truncated``. After an episode's end the env is reset before it is stepped again.
@@ -270,7 +270,7 @@ class EnvBase(ABC):
         mask = read_mask(tensordict, "_reset", self.batch_size)
         if mask is not None and not self.partial_reset:
             raise ValueError(
-                f"_reset: {type(self).__name__} has partial_reset=False, it can only be reset whole; got the mask {mask}"
+                f"_reset: {type(self).__name__} has partial_reset=False and is reset whole only; got the mask {mask}"
             )
         if mask is not None and not mask.any():
             first = self._untouched(tensordict, {})
@@ -311,9 +311,9 @@ class EnvBase(ABC):
             tensordict: as for :meth:`step`.
 
         Returns:
-            The same TensorDict as :meth:`step` leaves it, where ``next`` has the true final observation, and the root of
-            the next step: first observation where an env was reset, ``next``'s elsewhere, all flags False there. An env
-            that ``"_step"`` did not pick is neither stepped nor reset: it keeps its row.
+            The same TensorDict as :meth:`step` leaves it, where ``next`` has the true final observation, and the root
+            of the next step: first observation where an env was reset, ``next``'s elsewhere, with all flags False. An
+            env that ``"_step"`` did not pick is neither stepped nor reset: it keeps its row.
 
         Raises:
             ValueError: only a part of the batch ended, and the env has ``partial_reset=False``.
@@ -349,7 +349,7 @@ class EnvBase(ABC):
         """What stands under ``"next"`` after a step of the envs that the mask picks."""
         if mask is not None and not self.partial_step:
             raise ValueError(
-                f"_step: {type(self).__name__} has partial_step=False, it can only be stepped whole; got the mask {mask}"
+                f"_step: {type(self).__name__} has partial_step=False and is stepped whole only; got the mask {mask}"
             )
         if mask is not None and not mask.any():
             return self._untouched(tensordict, self.full_reward_spec.zero())

@@ -190,7 +190,8 @@ class EngineFace:
             if value is None or value.shape != spec.shape or value.dtype is not spec.dtype:
                 require_like(key, value, spec, tensordict)
             actions.append(value)
-        arrays = [array.reshape(-1, *leaf.shape) for array, leaf in zip(self._decode(actions), self._tree.leaves)]
+        decoded = zip(self._decode(actions), self._tree.leaves, strict=True)
+        arrays = [array.reshape(-1, *leaf.shape) for array, leaf in decoded]
         return self.engine.run(ops, self._tree.rows(arrays, self.engine.num_envs), reset_kwargs)
 
     def _ops(self, op: Op, mask: torch.Tensor | None) -> tuple[bytes, Array | None]:

@@ -46,7 +46,7 @@ def info_leaves(info_spec: Composite | None) -> tuple[Leaf, ...]:
 def discover_infos(make: Callable[[], gym.Env[Any, Any]]) -> Composite:
     """The numeric entries that an env's infos have, found by random steps of an env made for that.
 
-    Steps go on until an episode ends, for 1,000 at most. Entries that are no numbers or arrays are named in one warning.
+    Steps go on until an episode ends, 1,000 at most. Entries that are no numbers or arrays are named in one warning.
     """
     env = make()
     found: dict[tuple[str, ...], Any] = {}

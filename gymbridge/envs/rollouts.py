@@ -60,7 +60,7 @@ def rollout(
         A TensorDict ``[*B, T]``, its last dim named ``"time"``.
 
     Raises:
-        ValueError: fewer than one step, ``auto_reset=False`` without a ``tensordict``, or both ways of breaking at once.
+        ValueError: fewer than one step, ``auto_reset=False`` without a ``tensordict``, or two ways to break.
 
     Example:
         >>> from gymbridge.envs import GymEnv

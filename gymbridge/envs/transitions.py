@@ -56,11 +56,8 @@ def step_mdp(
     for key in _leaves(tensordict):
         if key[0] == "next" or key in moved:
             continue
-        if key in actions:
-            keep = not exclude_action
-        else:
-            keep = keep_other and key not in rewards and key not in dones
-        if keep:
+        other = keep_other and key not in rewards and key not in dones
+        if not exclude_action if key in actions else other:
             out.set(key, tensordict.get(key))
     for key in moved:
         out.set(key, following.get(key))

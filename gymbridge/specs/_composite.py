@@ -352,7 +352,7 @@ class Composite(TensorSpec):
                 found.append(f"{name_of((*key, name))}: missing, expected {spec._title} of shape {list(spec.shape)}")
             else:
                 found += spec.faults(entry, (*key, name), lead)
-        for name in value.keys():  # noqa: SIM118  # a TensorDict iterates over its rows
+        for name in value.keys():  # a TensorDict iterates over its rows
             if name not in self._specs:
                 found.append(f"{name_of((*key, name))}: extra, expected only {self._names()}")
         return found

@@ -51,8 +51,8 @@ class EnvBase(ABC):
     A subclass sets its specs in ``__init__`` (``observation_spec``, ``action_spec``, ``reward_spec``; ``done_spec`` and
     ``state_spec`` if they are not the usual ones) and writes three methods:
 
-    - ``_reset(td, **kwargs)``: observation (and done flags, if any can be True) as a TensorDict ``[*B]``. ``td`` is None
-      or what the caller gave; where it has ``"_reset"``, only these envs are to be reset;
+    - ``_reset(td, **kwargs)``: observation (and done flags, if any can be True) as a TensorDict ``[*B]``. ``td`` is
+      None or what the caller gave; where it has ``"_reset"``, only these envs are to be reset;
     - ``_step(td)``: observation, reward and done flags as a TensorDict ``[*B]``, one missing flag of the three is
       completed. ``td`` has the keys of the action and state specs;
     - ``_set_seed(seed)``: seeds the env's random generator.

@@ -39,6 +39,7 @@ class EngineEnv(EnvBase):
     def _face(self) -> EngineFace:
         """The face; starts the engine if it is not running."""
         if self._engine_face is None:
+            self._require_open("start")
             self._engine_face = self._make_face()
             self._take_specs(self._engine_face)
         return self._engine_face
@@ -56,7 +57,7 @@ class EngineEnv(EnvBase):
         )
 
     def _spec_of(self, kind: str) -> Composite:
-        if self._engine_face is None and not self.is_closed:
+        if kind not in self._specs:
             _ = self._face
         return super()._spec_of(kind)
 

@@ -71,6 +71,10 @@ class NonTensor(LeafSpec):
         return self._data_dtype
 
     @property
+    def _holds_data(self) -> bool:
+        return True
+
+    @property
     def example_data(self) -> Any:
         """What ``rand``, ``zero`` and ``one`` give for each element."""
         return self._example_data

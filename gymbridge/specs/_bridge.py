@@ -14,6 +14,8 @@ import torch
 from gymbridge.errors import SpecError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 DeviceLike: TypeAlias = "torch.device | str | int | None"
@@ -87,6 +89,14 @@ def array_of(tensor: torch.Tensor) -> NDArray[Any]:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
+def from_array(array: NDArray[Any] | np.generic) -> torch.Tensor:
+    """Return an array, or a numpy scalar, as a CPU tensor (which shares an array's memory)."""
+    array = np.asarray(array)
+    if array.dtype.kind in "iu":  # numpy has two types of 64 bits, of which torch knows one
+        array = array.view(f"{array.dtype.kind}{array.dtype.itemsize}")
+    return torch.from_numpy(array)
+
+
 def tensor_of(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return a fresh tensor with the numbers of ``value``, which is a tensor, an array, or nested Python numbers.
 
@@ -116,7 +126,7 @@ def tensor_of(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Ten
         unfit = cast != array
         if unfit.any():
             raise SpecError(f"got {array[unfit].flat[0]!r}, which {dtype} cannot hold exactly")
-    return torch.from_numpy(cast).to(device=device, dtype=dtype)
+    return from_array(cast).to(device=device, dtype=dtype)
 
 
 def outside(value: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
@@ -124,7 +134,7 @@ def outside(value: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch
     if value.dtype in _THROUGH_NUMPY:
         array = array_of(value)
         inside = (array >= array_of(low)) & (array <= array_of(high))
-        return torch.from_numpy(np.asarray(~inside)).to(value.device)
+        return from_array(~inside).to(value.device)
     return ~((value >= low) & (value <= high))
 
 
@@ -132,7 +142,7 @@ def clamp(value: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.T
     """Return ``value`` moved into ``[low, high]``; all of one dtype."""
     if value.dtype in _THROUGH_NUMPY:
         array = np.minimum(np.maximum(array_of(value), array_of(low)), array_of(high))
-        return torch.from_numpy(np.asarray(array)).to(value.device)
+        return from_array(array).to(value.device)
     return torch.minimum(torch.maximum(value, low), high)
 
 
@@ -166,7 +176,7 @@ class PickledTensor(NamedTuple):
 
     def tensor(self) -> torch.Tensor:
         """Return the tensor that was carried."""
-        return torch.from_numpy(self.array).to(device=self.device, dtype=self.dtype)
+        return from_array(self.array).to(device=self.device, dtype=self.dtype)
 
 
 class IntegerRange:
@@ -188,7 +198,14 @@ class IntegerRange:
         self._low = low.to(torch.int64)
         span = array_of(high).astype(np.uint64) - array_of(low).astype(np.uint64)
         self._is_narrow = bool((span < _WIDE).all())
-        self._last = torch.from_numpy(np.asarray(span)).to(low.device, torch.int64)
+        self._last = from_array(span).to(low.device, torch.int64)
+
+    def mapped(self, operation: Callable[[torch.Tensor], torch.Tensor]) -> IntegerRange:
+        """Return the range of bounds that are put through ``operation``, such as a move or an index."""
+        new = object.__new__(IntegerRange)
+        new._dtype, new._is_narrow = self._dtype, self._is_narrow
+        new._low, new._last = operation(self._low), operation(self._last)
+        return new
 
     def draw(self, shape: torch.Size) -> torch.Tensor:
         """Draw a tensor of ``shape``, whose trailing dims broadcast with the bounds."""
@@ -210,7 +227,7 @@ class IntegerRange:
             bits = array_of(_draw_bits(shape, self._low.device)).astype(np.uint64)
             offset = np.where(open_, np.where(last == every, bits, bits % count), offset)
             open_ &= bits > every - leftover
-        return torch.from_numpy(np.asarray(offset).astype(np.int64)).to(self._low.device)
+        return from_array(offset.astype(np.int64)).to(self._low.device)
 
 
 def cartesian(columns: list[torch.Tensor]) -> torch.Tensor:

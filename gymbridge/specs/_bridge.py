@@ -120,6 +120,8 @@ def tensor_of(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Ten
     if array.dtype.kind not in "biuf":
         raise SpecError(f"got {value!r} of dtype {array.dtype}, expected numbers for {dtype}")
     wanted = as_numpy_dtype(dtype)
+    if wanted.kind in "iu" and array.dtype.kind == "f" and not isinstance(value, (np.ndarray, np.generic)):
+        array = _as_integers(value, wanted)
     with np.errstate(invalid="ignore", over="ignore"):
         cast = np.array(array, dtype=wanted, order="C")
     if wanted.kind in "biu" and not np.can_cast(array.dtype, wanted, "safe"):
@@ -127,6 +129,16 @@ def tensor_of(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Ten
         if unfit.any():
             raise SpecError(f"got {array[unfit].flat[0]!r}, which {dtype} cannot hold exactly")
     return from_array(cast).to(device=device, dtype=dtype)
+
+
+def _as_integers(value: Any, wanted: np.dtype[Any]) -> NDArray[Any]:
+    """Return nested Python numbers as integers: numpy makes rounded floats of those that int64 alone does not hold."""
+    numbers = np.asarray(value, dtype=object)
+    info = np.iinfo(wanted)
+    for number in numbers.flat:
+        if not (info.min <= number <= info.max and number == int(number)):
+            raise SpecError(f"got {number!r}, which {wanted} cannot hold exactly")
+    return numbers.astype(wanted)
 
 
 def outside(value: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:

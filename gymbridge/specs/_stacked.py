@@ -265,10 +265,13 @@ class _Stack(TensorSpec):
 
         def picked(entry: Any) -> Any:
             if isinstance(entry, slice):
-                return [spec._index(rest) for spec in self._members[entry]]
+                return [member(i) for i in range(*entry.indices(len(self._members)))]
             if isinstance(entry, int):
-                return self._members[entry]._index(rest)
-            return [picked(part) for part in entry] if entry.ndim else picked(int(entry))
+                return member(entry)
+            return [picked(part) for part in entry] if entry.ndim else member(int(entry))
+
+        def member(i: int) -> Any:
+            return self._members[i]._index(rest) if rest else self._members[i]
 
         return _stacked_at(picked(entry), dim, self._title)
 

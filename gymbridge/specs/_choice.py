@@ -9,16 +9,24 @@ import numpy as np
 import torch
 
 from gymbridge.errors import SpecError
-from gymbridge.specs._bridge import IntegerRange, array_of, as_torch_dtype, cartesian, clamp, extremes, tensor_of
+from gymbridge.specs._bridge import (
+    IntegerRange,
+    array_of,
+    as_torch_dtype,
+    cartesian,
+    clamp,
+    extremes,
+    from_array,
+    tensor_of,
+)
 from gymbridge.specs._leaf import LeafSpec, shown_numbers
 from gymbridge.specs._shapes import as_size, concrete, fits_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Self
 
     from gymbridge.specs._bridge import DeviceLike, DtypeLike
+    from gymbridge.specs._leaf import Operation
     from gymbridge.specs._shapes import ShapeLike
 
 
@@ -30,32 +38,34 @@ class _Choice(LeafSpec):
     ``[*batch, *nvec.shape, max(nvec)]``.
     """
 
-    _batch_tensors: ClassVar[tuple[str, ...]] = ("_allowed",)
-    _other_tensors: ClassVar[tuple[str, ...]] = ("_nvec", "_start")
+    _batch_held: ClassVar[tuple[str, ...]] = ("_allowed", "_rank", "_draw_allowed")
+    _compared: ClassVar[tuple[str, ...]] = ("_nvec", "_start", "_allowed")
 
     def __init__(self, nvec: Any, batch: ShapeLike, device: DeviceLike, dtype: DtypeLike, mask: Any, start: Any):
         counts = _as_counts(self._title, nvec)
         super().__init__((*as_size(batch), *counts.shape), device, dtype)
-        self._nvec = counts.to(self._device)
-        self._start = _as_start(self._title, start, counts, self._dtype).to(self._device)
+        self._nvec = counts
+        self._counts: list[int] = counts.flatten().tolist()
+        self._width = max(self._counts, default=0)
         self._allowed: torch.Tensor | None = None
-        self._prepare()
-        self.update_mask(mask)
+        self._rank: torch.Tensor | None = None
+        self._draw_allowed: IntegerRange | None = None
+        self._set_start(start)
+        if mask is not None:
+            self.update_mask(mask)
+
+    def _set_start(self, start: Any) -> None:
+        """Work out lowest and highest values in the dtype, then put everything on the device."""
+        self._start = _as_start(self._title, start, self._nvec, self._dtype)
+        self._starts: list[int] = array_of(self._start).ravel().tolist()
+        self._first = self._start.to(torch.int64)
+        self._highest = (self._first + self._nvec.cpu() - 1).to(self._dtype)
+        self._draw_free = IntegerRange(self._start, self._highest)
+        self._change_held(tuple(vars(self)), lambda tensor: tensor.to(self._device))
 
     @property
     def _event_shape(self) -> torch.Size:
         return self._nvec.shape
-
-    def _prepare(self) -> None:
-        first = self._start.to(torch.int64)
-        self._first = first
-        self._lowest, self._highest = self._start, (first + self._nvec - 1).to(self._dtype)
-        self._draw_free = IntegerRange(self._lowest, self._highest)
-        self._width = int(self._nvec.max()) if self._nvec.numel() else 0
-        self._draw_allowed: IntegerRange | None = None
-        if self._allowed is not None:
-            self._rank = self._allowed.cumsum(-1)
-            self._draw_allowed = IntegerRange(torch.zeros_like(self._rank[..., -1]), self._rank[..., -1] - 1)
 
     @property
     def start(self) -> Any:
@@ -77,10 +87,9 @@ class _Choice(LeafSpec):
             ValueError: a mask of another shape, or one that leaves a slot without any value.
         """
         if mask is None:
-            self._allowed = None
-            self._prepare()
+            self._allowed = self._rank = self._draw_allowed = None
             return
-        total = int(self._nvec.sum())
+        total = sum(self._counts)
         batch = concrete(self._batch_shape)
         bits = torch.as_tensor(mask, dtype=torch.bool, device=self._device)
         try:
@@ -93,7 +102,8 @@ class _Choice(LeafSpec):
         if not allowed.any(-1).all():
             raise ValueError(f"{self._title}: the mask leaves a choice without any value: {mask!r}")
         self._allowed = allowed
-        self._prepare()
+        self._rank = allowed.cumsum(-1)
+        self._draw_allowed = IntegerRange(torch.zeros_like(self._rank[..., -1]), self._rank[..., -1] - 1)
 
     def _valid(self) -> torch.Tensor:
         """Return where the padded form holds a value, ``[*nvec.shape, max(nvec)]``."""
@@ -113,7 +123,7 @@ class _Choice(LeafSpec):
         return (index + self._first).to(self._dtype)
 
     def _draw(self, shape: torch.Size) -> torch.Tensor:
-        if self._draw_allowed is None:
+        if self._draw_allowed is None or self._rank is None:
             return self._draw_free.draw(shape)
         rank = self._draw_allowed.draw(shape)
         return self._value_of((self._rank <= rank.unsqueeze(-1)).sum(-1))
@@ -130,10 +140,10 @@ class _Choice(LeafSpec):
     @property
     def _domain(self) -> str:
         masked = "" if self._allowed is None else ", without the masked ones"
-        return f"{shown_numbers(self._lowest)} to {shown_numbers(self._highest)}{masked}"
+        return f"{shown_numbers(self._start)} to {shown_numbers(self._highest)}{masked}"
 
     def _projected(self, value: torch.Tensor) -> torch.Tensor:
-        value = clamp(value, self._lowest, self._highest)
+        value = clamp(value, self._start, self._highest)
         if self._allowed is None:
             return value
         distance = (torch.arange(self._width, device=self._device) - self._index_of(value).unsqueeze(-1)).abs()
@@ -145,7 +155,7 @@ class _Choice(LeafSpec):
 
     def cardinality(self) -> int:
         """Return the number of values of one element of the batch, masked ones included."""
-        return math.prod(int(n) for n in self._nvec.flatten())
+        return math.prod(self._counts)
 
     def enumerate(self, use_mask: bool = False) -> torch.Tensor:
         """Return all values, ``[cardinality, *shape]``: each repeated over the batch dims.
@@ -154,7 +164,7 @@ class _Choice(LeafSpec):
             use_mask: leave masked values out; all elements of the batch must have the same mask then.
         """
         self._enumerable()
-        columns = [torch.arange(int(n)) for n in self._nvec.flatten()]
+        columns = [torch.arange(count) for count in self._counts]
         if use_mask and self._allowed is not None:
             slots = self._allowed.reshape(-1, len(columns), self._width).cpu()
             if not (slots == slots[:1]).all():
@@ -166,8 +176,7 @@ class _Choice(LeafSpec):
     def _with_dtype(self, dtype: torch.dtype) -> Self:
         new = self.clone()
         new._dtype = as_torch_dtype(dtype)
-        new._start = _as_start(self._title, self._start, self._nvec, dtype).to(self._device)
-        new._prepare()
+        new._set_start(self._start)
         return new
 
     def to_categorical(self, value: torch.Tensor) -> torch.Tensor:
@@ -193,7 +202,7 @@ def _as_counts(title: str, nvec: Any) -> torch.Tensor:
     given = array_of(nvec) if isinstance(nvec, torch.Tensor) else np.asarray(nvec)
     if given.size and (given.dtype.kind not in "iu" or not (given > 0).all()):
         raise ValueError(f"{title}: expected positive integers as numbers of values, got {nvec!r}")
-    return torch.from_numpy(given.astype(np.int64))
+    return from_array(given.astype(np.int64))
 
 
 def _as_start(title: str, start: Any, counts: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -254,12 +263,12 @@ class Categorical(_Choice):
     @property
     def n(self) -> int:
         """Number of values."""
-        return int(self._nvec)
+        return self._counts[0]
 
     @property
     def start(self) -> int:
         """Lowest value."""
-        return int(self._start)
+        return self._starts[0]
 
     def to_one_hot(self, value: torch.Tensor) -> torch.Tensor:
         """Return ``value`` as bools with one more dim of size ``n``."""
@@ -327,7 +336,7 @@ class MultiCategorical(_Choice):
         """Return the spec of the one-hot encoding of these values."""
         return MultiOneHot(
             self._nvec,
-            (*self._batch_shape, int(self._nvec.sum())),
+            (*self._batch_shape, sum(self._counts)),
             self._device,
             mask=self.mask,
             start=self._start,
@@ -475,7 +484,7 @@ class _OneHotChoice(LeafSpec):
         new._choice = self._choice._with_device(device)
         return new
 
-    def _mapped(self, operation: Callable[[torch.Tensor], torch.Tensor], batch: torch.Size) -> Self:
+    def _mapped(self, operation: Operation, batch: torch.Size) -> Self:
         new = super()._mapped(operation, batch)
         new._choice = self._choice._mapped(operation, batch)
         return new

@@ -71,6 +71,10 @@ class NonTensor(LeafSpec):
         return self._data_dtype
 
     @property
+    def _holds_data(self) -> bool:
+        return True
+
+    @property
     def example_data(self) -> Any:
         """What ``rand``, ``zero`` and ``one`` give for each element."""
         return self._example_data
@@ -190,9 +194,15 @@ def _data_of(value: Any) -> Iterator[Any]:
 
 
 def _same_data(one: Any, other: Any) -> bool:
+    """Compare data that may hold arrays, whose own ``==`` is not one bool."""
     if one is other:
         return True
     if type(one) is not type(other):
         return False
-    same = one == other
-    return bool(same) if isinstance(same, (bool, np.bool_)) else bool(np.all(np.asarray(same)))
+    if isinstance(one, (np.ndarray, torch.Tensor)):
+        return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same_data(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same_data, one, other))
+    return bool(one == other)

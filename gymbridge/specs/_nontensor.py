@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -194,5 +195,9 @@ def _same_data(one: Any, other: Any) -> bool:
         return True
     if type(one) is not type(other):
         return False
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_same_data(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same_data, one, other))
     same = one == other
     return bool(same) if isinstance(same, (bool, np.bool_)) else bool(np.all(np.asarray(same)))

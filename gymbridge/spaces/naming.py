@@ -22,7 +22,20 @@ from gymnasium import Space, spaces
 
 from gymbridge.errors import UnsupportedSpaceError
 
-__all__ = ["RESERVED_KEYS", "SpaceLeaf", "SpaceTree", "action_tree", "observation_tree", "root_key", "space_tree"]
+__all__ = [
+    "RESERVED_KEYS",
+    "SpaceLeaf",
+    "SpaceTree",
+    "action_tree",
+    "dict_items",
+    "no_translation",
+    "observation_tree",
+    "place_name",
+    "register_leaf",
+    "root_key",
+    "space_tree",
+    "tuple_items",
+]
 
 Key = tuple[str, ...]
 
@@ -40,25 +53,46 @@ def root_key(key: str) -> Key:
     return ("_user", key) if key in RESERVED_KEYS or key.startswith("_") else (key,)
 
 
+def place_name(key: Key) -> str:
+    """A key in one string, for messages.
+
+    Example:
+        >>> place_name(("goal", "0")), place_name(())
+        ('goal.0', 'the root')
+    """
+    return ".".join(key) or "the root"
+
+
+def no_translation(space: Space[Any], key: Key) -> UnsupportedSpaceError:
+    """The error that refuses ``space`` at ``key``, and says what to do about it."""
+    kind = type(space)
+    return UnsupportedSpaceError(
+        f"{place_name(key)}: no translation for {space} of type {kind.__module__}.{kind.__qualname__}; tell one with "
+        f"gymbridge.spaces.register_space({kind.__qualname__}, to_spec=..., to_space=...)"
+    )
+
+
 class SpaceLeaf:
-    """One array of a space: a ``Box``, ``Discrete``, ``MultiDiscrete`` or ``MultiBinary`` and the key it stands at.
+    """A part of a space that has no parts of its own, and the key it stands at.
 
     Attributes:
         key: path from the root.
         name: the key in one string, for messages.
         space: the gymnasium space.
-        shape: shape of one sample.
-        dtype: numpy dtype of a sample.
+        is_array: whether a sample is one array: that of a ``Box``, ``Discrete``, ``MultiDiscrete`` or ``MultiBinary``.
+        shape: shape of one sample, ``()`` where it is no array.
+        dtype: numpy dtype of a sample, ``object`` where it is no array.
     """
 
-    __slots__ = ("dtype", "key", "name", "shape", "space")
+    __slots__ = ("dtype", "is_array", "key", "name", "shape", "space")
 
-    def __init__(self, key: Key, space: Space[Any]):
+    def __init__(self, key: Key, space: Space[Any], is_array: bool = True):
         self.key = key
-        self.name = ".".join(key)
+        self.name = place_name(key)
         self.space = space
-        self.shape: tuple[int, ...] = tuple(space.shape or ())
-        self.dtype = np.dtype(space.dtype)
+        self.is_array = is_array
+        self.shape: tuple[int, ...] = tuple(space.shape or ()) if is_array else ()
+        self.dtype: np.dtype[Any] = np.dtype(space.dtype if is_array else object)
 
     def __repr__(self) -> str:
         return f"SpaceLeaf({self.name!r}, {self.space})"
@@ -108,7 +142,7 @@ class _GroupNode(_Node):
                 part = sample[position]
             except (KeyError, IndexError, TypeError) as error:
                 raise KeyError(
-                    f"{'.'.join(self.key) or 'the root'} lacks the item {position!r}: "
+                    f"{place_name(self.key)} lacks the item {position!r}: "
                     f"got {_outline(sample)}, expected items {[position for position, _ in self.items]}"
                 ) from error
             node.flatten(part, out)
@@ -138,13 +172,9 @@ def _outline(sample: Any) -> str:
 @singledispatch
 def _node(space: object, key: Key, place: Callable[[str], Key]) -> _Node:
     """The node of ``space`` at ``key``; ``place`` gives the key of a ``Dict`` item."""
-    where = ".".join(key) or "the root"
     if not isinstance(space, Space):
-        raise TypeError(f"{where}: got {space!r}, expected a gymnasium Space")
-    raise UnsupportedSpaceError(
-        f"{where}: no translation for {space} of type {type(space).__module__}.{type(space).__qualname__}; "
-        f"Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple have one"
-    )
+        raise TypeError(f"{place_name(key)}: got {space!r}, expected a gymnasium Space")
+    raise no_translation(space, key)
 
 
 @_node.register(spaces.Box)
@@ -155,19 +185,47 @@ def _(space: Space[Any], key: Key, place: Callable[[str], Key]) -> _Node:
     return _LeafNode(SpaceLeaf(key, space))
 
 
+@_node.register(spaces.Text)
+@_node.register(spaces.Graph)
+@_node.register(spaces.Sequence)
+@_node.register(spaces.OneOf)
+def _data_node(space: Space[Any], key: Key, place: Callable[[str], Key]) -> _Node:
+    return _LeafNode(SpaceLeaf(key, space, is_array=False))
+
+
+def register_leaf(space_type: type[Space[Any]]) -> None:
+    """Make the spaces of a type leaves that are no arrays, instead of what they are as instances of its bases."""
+    _node.register(space_type, _data_node)
+
+
 @_node.register(spaces.Dict)
 def _(space: spaces.Dict, key: Key, place: Callable[[str], Key]) -> _Node:
-    items = []
-    for name, part in space.spaces.items():
-        if not isinstance(name, str):
-            raise TypeError(f"{'.'.join(key) or 'the root'}: got the Dict key {name!r}, expected a string")
-        items.append((name, _below(part, place(name))))
-    return _DictNode(key, items)
+    return _DictNode(key, [(name, _below(part, at)) for name, at, part in dict_items(space, key, place)])
 
 
 @_node.register(spaces.Tuple)
 def _(space: Any, key: Key, place: Callable[[str], Key]) -> _Node:
-    return _TupleNode(key, [(i, _below(part, (*key, str(i)))) for i, part in enumerate(space.spaces)])
+    return _TupleNode(key, [(i, _below(part, at)) for i, at, part in tuple_items(space, key)])
+
+
+def dict_items(
+    space: spaces.Dict, key: Key, place: Callable[[str], Key] | None = None
+) -> Iterator[tuple[str, Key, Space[Any]]]:
+    """Name, key and space of each item of a ``Dict`` at ``key``; ``place`` gives the keys (default: below ``key``).
+
+    Raises:
+        TypeError: a name is not a string.
+    """
+    for name, part in space.spaces.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{place_name(key)}: got the Dict key {name!r}, expected a string")
+        yield name, place(name) if place is not None else (*key, name), part
+
+
+def tuple_items(space: Any, key: Key) -> Iterator[tuple[int, Key, Space[Any]]]:
+    """Position, key and space of each item of a ``Tuple`` at ``key``."""
+    for i, part in enumerate(space.spaces):
+        yield i, (*key, str(i)), part
 
 
 def _below(space: Space[Any], key: Key) -> _Node:
@@ -222,33 +280,59 @@ class SpaceTree:
         return (self.unflatten(values) for values in zip(*arrays, strict=True))
 
 
-def space_tree(space: Space[Any], key: Key = ()) -> SpaceTree:
+def _tree(space: Space[Any], node: _Node, arrays_only: bool) -> SpaceTree:
+    tree = SpaceTree(space, node)
+    for leaf in tree.leaves:
+        if arrays_only and not leaf.is_array:
+            raise UnsupportedSpaceError(
+                f"{leaf.name}: {leaf.space} has no arrays for samples; "
+                f"expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them"
+            )
+    return tree
+
+
+def space_tree(space: Space[Any], key: Key = (), *, arrays_only: bool = True) -> SpaceTree:
     """The tree of a space that stands at ``key``, without the rules for the root.
 
+    Args:
+        space: the space.
+        key: where it stands.
+        arrays_only: refuse spaces whose samples are not arrays (``Text``, ``Graph``, ``Sequence``, ``OneOf`` and
+            registered ones); otherwise they are leaves.
+
     Raises:
-        UnsupportedSpaceError: a part has no translation.
+        UnsupportedSpaceError: a part has no translation, or is no array.
         TypeError: not a space, or a ``Dict`` key that is not a string.
     """
-    return SpaceTree(space, _below(space, key))
+    return _tree(space, _below(space, key), arrays_only)
 
 
-def observation_tree(space: Space[Any]) -> SpaceTree:
+def observation_tree(space: Space[Any], *, arrays_only: bool = True) -> SpaceTree:
     """The tree of an observation space, with its keys as they stand in an env's TensorDict.
 
+    Args:
+        space: the space.
+        arrays_only: refuse spaces whose samples are not arrays; otherwise they are leaves.
+
     Raises:
-        UnsupportedSpaceError: a part has no translation.
+        UnsupportedSpaceError: a part has no translation, or is no array.
         TypeError: not a space, or a ``Dict`` key that is not a string.
     """
-    if isinstance(space, spaces.Dict):
-        return SpaceTree(space, _node(space, (), root_key))
-    return space_tree(space, ("observation",))
+    root = _node(space, (), root_key)
+    if isinstance(root, _DictNode):
+        return _tree(space, root, arrays_only)
+    return space_tree(space, ("observation",), arrays_only=arrays_only)
 
 
-def action_tree(space: Space[Any]) -> SpaceTree:
+def action_tree(space: Space[Any], *, arrays_only: bool = True) -> SpaceTree:
     """The tree of an action space: everything under ``"action"``.
 
+    Args:
+        space: the space.
+        arrays_only: refuse spaces whose samples are not arrays; otherwise they are leaves.
+
     Raises:
-        UnsupportedSpaceError: a part has no translation.
+        UnsupportedSpaceError: a part has no translation, or is no array.
         TypeError: not a space, or a ``Dict`` key that is not a string.
     """
-    return space_tree(space, ("action",))
+    return space_tree(space, ("action",), arrays_only=arrays_only)

@@ -202,6 +202,8 @@ def _as_counts(title: str, nvec: Any) -> torch.Tensor:
     given = array_of(nvec) if isinstance(nvec, torch.Tensor) else np.asarray(nvec)
     if given.size and (given.dtype.kind not in "iu" or not (given > 0).all()):
         raise ValueError(f"{title}: expected positive integers as numbers of values, got {nvec!r}")
+    if given.dtype.kind == "u" and (given > np.iinfo(np.int64).max).any():
+        raise ValueError(f"{title}: got {nvec!r}, expected numbers of values below 2**63")
     return from_array(given.astype(np.int64))
 
 

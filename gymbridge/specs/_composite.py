@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gymbridge.specs._bridge import DeviceLike
     from gymbridge.specs._shapes import Index, ShapeLike
 
-Kind: TypeAlias = Literal["dict", "tuple", "leaf"]
+Kind: TypeAlias = Literal["dict", "tuple", "leaf", "renamed"]
 Key: TypeAlias = "str | tuple[str, ...]"
 
 _NO_DEFAULT = object()
@@ -51,7 +51,8 @@ class Composite(TensorSpec):
         shape: batch shape, with which each entry's batch dims must begin.
         device: where every leaf is put; None lets leaves keep their own.
         kind: what kind of space this came from, which ``encode`` takes values of: a ``"dict"``, a ``"tuple"`` (keys
-            ``"0"``, ``"1"``, ...) or a bare ``"leaf"`` under one key.
+            ``"0"``, ``"1"``, ...) or a bare ``"leaf"`` under one key. The entries of a ``"renamed"`` one are items of
+            the dict above it, which stand apart because of their names.
         **kwargs: more entries.
 
     Raises:
@@ -525,7 +526,24 @@ def _naming(name: str, convert: Callable[[Any], Any], value: Any) -> Any:
 def _dict_apart(value: Any, spec: Composite) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise SpecError(f"value: got {type(value).__name__}, expected a dict with the keys {spec._names()}")
-    return value
+    parts = dict(value)
+    for group, inner in _renamed(spec):
+        parts[group] = {name: parts.pop(name) for name in inner._names() if name in parts}
+    return parts
+
+
+def _renamed(spec: Composite) -> Iterator[tuple[str, Composite]]:
+    """Yield the groups of items that stand apart, and what they are under."""
+    for name, inner in spec.items():
+        if isinstance(inner, Composite) and inner.kind == "renamed":
+            assert isinstance(name, str)
+            yield name, inner
+
+
+def _dict_together(parts: dict[str, Any], spec: Composite) -> Any:
+    for group, _ in _renamed(spec):
+        parts.update(parts.pop(group))
+    return parts
 
 
 def _tuple_apart(value: Any, spec: Composite) -> Mapping[str, Any]:
@@ -556,9 +574,11 @@ _TAKE_APART: dict[Kind, Callable[[Any, Composite], Mapping[str, Any]]] = {
     "dict": _dict_apart,
     "tuple": _tuple_apart,
     "leaf": _leaf_apart,
+    "renamed": _dict_apart,
 }
 _PUT_TOGETHER: dict[Kind, Callable[[dict[str, Any], Composite], Any]] = {
-    "dict": lambda parts, spec: parts,
+    "dict": _dict_together,
     "tuple": _tuple_together,
     "leaf": _leaf_together,
+    "renamed": _dict_together,
 }

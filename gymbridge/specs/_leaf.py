@@ -37,6 +37,9 @@ class LeafSpec(TensorSpec):
     _batch_held: ClassVar[tuple[str, ...]] = ()
     _compared: ClassVar[tuple[str, ...]] = ()
 
+    space_type: type | None = None
+    """The type of custom space that this spec was made from, which alone can tell the space back (not compared)."""
+
     def __init__(self, shape: ShapeLike, device: DeviceLike, dtype: DtypeLike):
         self._shape = as_size(shape)
         self._device = as_device(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -201,8 +202,9 @@ def _same_data(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, (np.ndarray, torch.Tensor)):
         return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())
-    if isinstance(one, dict):
+    if isinstance(one, Mapping):
         return one.keys() == other.keys() and all(_same_data(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(_same_data, one, other))
-    return bool(one == other)
+    same = one == other
+    return bool(same) if isinstance(same, (bool, np.bool_)) else bool(np.all(np.asarray(same)))

@@ -54,6 +54,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         autoreset_mode: AutoresetMode | str,
         output: Output,
     ):
+        self.closed = True  # nothing to close yet: some versions of gymnasium close in __del__
         self.copy = copy
         self.observation_mode = observation_mode
         _require_observation_mode(observation_mode)
@@ -71,6 +72,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
             with suppress(Exception):  # what went wrong first is what the caller is to see
                 self._engine.close()
             raise
+        self.closed = False
 
     def _read_spaces(self) -> None:
         """Sets what follows from what the envs say of themselves."""

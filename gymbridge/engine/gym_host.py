@@ -98,7 +98,7 @@ class GymEnvDescription:
 
 
 class _Store:
-    """Writes observations and infos into the rows of one section of the block."""
+    """Observations and infos of one section of the block: checked first, then written, so that no row is half new."""
 
     def __init__(self, arrays: Mapping[Key, npt.NDArray[Any]], tree: SpaceTree, options: GymHostOptions):
         self._tree = tree
@@ -108,44 +108,48 @@ class _Store:
             (leaf, arrays[("info", *leaf.key)], arrays[("info", "_mask", *leaf.key)]) for leaf in options.info_leaves
         ]
 
-    def observation(self, row: int, observation: Any) -> None:
-        """Writes a whole observation, or none of it."""
+    def checked(self, observation: Any) -> list[Any]:
+        """The leaves of an observation as ``write`` takes them."""
         if self._tree.is_leaf:
-            self._rows[0][row][...] = self._checks[0](observation)
-            return
+            return [self._checks[0](observation)]
         try:
             values = self._tree.flatten(observation)
         except KeyError as error:
             raise EnvOutputError(f"observation: {error.args[0]}") from error
-        values = [check(value) for check, value in zip(self._checks, values, strict=True)]
+        return [check(value) for check, value in zip(self._checks, values, strict=True)]
+
+    def write(self, row: int, values: Sequence[Any]) -> None:
+        """Writes a checked observation."""
         for rows, value in zip(self._rows, values, strict=True):
             rows[row][...] = value
 
-    def info(self, row: int, info: Mapping[str, Any]) -> None:
-        """Writes the entries that are leaves; one that the info lacks reads zero."""
-        for leaf, array, mask in self._infos:
-            value: Any = info
-            try:
-                for part in leaf.key:
-                    value = value[part]
-            except (KeyError, TypeError, IndexError):
-                array[row] = 0
-                mask[row] = False
-                continue
-            given = np.asarray(value)
-            if given.shape != leaf.shape or not np.can_cast(given.dtype, leaf.dtype, "same_kind"):
-                raise EnvOutputError(
-                    f"info.{'.'.join(leaf.key)}: got shape {given.shape} and dtype {given.dtype}, "
-                    f"expected {leaf.shape} and {leaf.dtype}"
-                )
-            array[row] = given
-            mask[row] = True
+    def checked_info(self, info: Mapping[str, Any]) -> list[npt.NDArray[Any] | None]:
+        """The entries that are leaves, None for one that the info lacks."""
+        return [_info_entry(leaf, info) for leaf, _, _ in self._infos]
+
+    def write_info(self, row: int, values: Sequence[npt.NDArray[Any] | None]) -> None:
+        """Writes the checked entries of an info; one that is None reads zero."""
+        for (_, array, mask), value in zip(self._infos, values, strict=True):
+            array[row] = 0 if value is None else value
+            mask[row] = value is not None
 
     def no_info(self, row: int) -> None:
         """Zeroes the entries that are leaves."""
         for _, array, mask in self._infos:
             array[row] = 0
             mask[row] = False
+
+
+class _NumbersOnly:
+    """Item assignment that takes numbers alone, as a memoryview of floats does, for an array of any dtype."""
+
+    def __init__(self, array: npt.NDArray[Any]):
+        self._array = array
+
+    def __setitem__(self, row: int, value: Any) -> None:
+        if value is None or isinstance(value, (str, bytes)):
+            raise TypeError(f"must be a number, not {type(value).__name__}")
+        self._array[row] = value
 
 
 def row_views(array: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
@@ -192,17 +196,21 @@ class GymHost:
         ]
 
     def attach(self, block: Block) -> None:
-        """Takes the memory; every row is new."""
+        """Takes the memory; every row is new, and its first observation will be in ``root``."""
         num_rows = len(self.envs)
         tree = observation_tree(self.envs[0].observation_space)
         self._root = _Store(block.root, tree, self._options)
         self._next = _Store(block.next, tree, self._options)
-        self._reward = block.next["reward",]
-        self._terminated = block.next["terminated",]
-        self._truncated = block.next["truncated",]
+        # setting an item of a memoryview costs less than one of an array, and a string is no number to it
+        rewards = block.next["reward",]
+        self._reward: Any = memoryview(rewards.data) if rewards.dtype.char in "fd" else _NumbersOnly(rewards)
+        self._terminated = memoryview(block.next["terminated",].data)
+        self._truncated = memoryview(block.next["truncated",].data)
+        self._no_flags = memoryview(np.zeros(num_rows, np.bool_).data)
         self._state = block.state
         self._source = block.source
         self._state[:] = bytes([RowState.NEW]) * num_rows
+        self._source[:] = bytes([Source.ROOT]) * num_rows
         self._all_in_next = bytes([Source.NEXT]) * num_rows
         self._whole_steps = {bytes([op]) * num_rows for op in (Op.STEP, Op.STEP_MAYBE_RESET)}
         self._steps = [env.step for env in self.envs]
@@ -223,63 +231,74 @@ class GymHost:
         rewards, terminations, truncations, source = self._reward, self._terminated, self._truncated, self._source
         array_shape, array_dtype, array_rows = self._array_shape, self._array_dtype, self._array_rows
         info_leaves, collect_infos = bool(self._options.info_leaves), self._options.collect_infos
-        before = bytes(source)
-        whole = ops in self._whole_steps
-        if whole:
-            terminations.fill(False)
-            truncations.fill(False)
-            source[:] = self._all_in_next
+        # the usual round: all rows step, and all did in the last; what it has in common is written once
+        usual = ops in self._whole_steps and source.tobytes() == self._all_in_next
+        if usual:
+            terminations[:] = self._no_flags
+            truncations[:] = self._no_flags
         row = -1
         for op, action, step in zip(ops, actions, self._steps, strict=False):
             row += 1
             if not op:
                 continue
             try:
-                if not whole:
+                if not usual:
                     terminations[row] = truncations[row] = False
                     if op == _RESET:
                         rewards[row] = 0
                         self._next.no_info(row)
                         report = self._reset(row, reset_kwargs[row] if reset_kwargs else {}, report)
                         continue
-                    source[row] = _IN_NEXT
                 result = step(action)
+
+                # all checks come before the first write
                 try:
                     observation, reward, terminated, truncated, info = result
+                    goes_on = not (terminated or truncated)
                 except (TypeError, ValueError) as error:
-                    raise EnvOutputError(
-                        f"step: got {_outline(result)}, expected (observation, reward, terminated, truncated, info)"
-                    ) from error
-                try:
-                    rewards[row] = reward
-                except (TypeError, ValueError) as error:
-                    raise EnvOutputError(f"reward: got {reward!r}, expected a number") from error
-                if (
+                    raise _not_an_outcome(result) from error
+                as_array = (
                     type(observation) is _Array
                     and observation.dtype is array_dtype
                     and observation.shape == array_shape
-                ):
+                )
+                values = None if as_array else self._next.checked(observation)
+                if info_leaves:
+                    entries = self._next.checked_info(info)
+                elif collect_infos and (info or type(info) is not dict):
+                    info = snapshot(info)
+                try:
+                    rewards[row] = reward
+                except (TypeError, ValueError, OverflowError) as error:
+                    raise EnvOutputError(f"reward: got {reward!r}, expected a number") from error
+
+                if values is None:
                     array_rows[row][...] = observation
                 else:
-                    self._next.observation(row, observation)
+                    self._next.write(row, values)
+                if not usual:
+                    source[row] = _IN_NEXT
+                    self._state[row] = _RUNNING
                 if info_leaves:
-                    self._next.info(row, info)
+                    self._next.write_info(row, entries)
                     if self._warn_of_unknown_infos:
                         self._warn_of_unknown(row, info)
                 elif collect_infos and info:
                     report = _own(report)
                     report.step_infos[row] = info
-                if terminated or truncated:
+                if not goes_on:
                     terminations[row] = terminated
                     truncations[row] = truncated
+                    self._state[row] = _ENDED
                     if op == _STEP_MAYBE_RESET:
                         report = self._reset(row, {}, report)
-                    else:
-                        self._state[row] = _ENDED
             except Exception as error:
                 report = _own(report)
                 report.errors[row] = error
-                self._fail(row, before[row])
+                self._state[row] = _FAILED
+                if not (terminations[row] or truncations[row]):  # else the step is whole, and it was the reset
+                    rewards[row] = 0
+                    self._next.no_info(row)
         return report
 
     def _reset(self, row: int, kwargs: Mapping[str, Any], report: Report) -> Report:
@@ -288,24 +307,19 @@ class GymHost:
             observation, info = result
         except (TypeError, ValueError) as error:
             raise EnvOutputError(f"reset: got {_outline(result)}, expected (observation, info)") from error
-        self._root.observation(row, observation)
+        values = self._root.checked(observation)
         if self._options.info_leaves:
-            self._root.info(row, info)
+            self._root.write_info(row, self._root.checked_info(info))
             if self._warn_of_unknown_infos:
                 self._warn_of_unknown(row, info)
-        elif self._options.collect_infos and info:
+        elif self._options.collect_infos and (info or type(info) is not dict):
+            info = snapshot(info)
             report = _own(report)
             report.reset_infos[row] = info
+        self._root.write(row, values)
         self._source[row] = _IN_ROOT
         self._state[row] = _RUNNING
         return report
-
-    def _fail(self, row: int, source_before: int) -> None:
-        """Leaves a row that raised as if it had not been touched, unless its step was complete and its reset failed."""
-        self._state[row] = _FAILED
-        if not (self._terminated[row] or self._truncated[row]):
-            self._reward[row] = 0
-            self._source[row] = source_before
 
     def _warn_of_unknown(self, row: int, info: Mapping[str, Any]) -> None:
         unknown = sorted(".".join(key) for key in _paths(info) if key not in self._known_infos)
@@ -349,6 +363,53 @@ def close_all(envs: Iterable[Any]) -> None:
 
 def _own(report: Report) -> Report:
     return Report() if report is NOTHING else report
+
+
+def snapshot(info: Any) -> dict[str, Any]:
+    """An info as it is now: its dicts and arrays are copied, since the env may change them later; the rest is not.
+
+    Raises:
+        EnvOutputError: not a mapping.
+
+    Example:
+        >>> position = np.zeros(2)
+        >>> info = snapshot({"position": position})
+        >>> position += 1
+        >>> info
+        {'position': array([0., 0.])}
+    """
+    if not isinstance(info, Mapping):
+        raise EnvOutputError(f"info: got {info!r} of type {type(info).__name__}, expected a dict")
+    return {
+        key: value.copy() if isinstance(value, _Array) else snapshot(value) if isinstance(value, dict) else value
+        for key, value in info.items()
+    }
+
+
+def _info_entry(leaf: Leaf, info: Any) -> npt.NDArray[Any] | None:
+    """What an info has at a leaf's path, None if nothing."""
+    value = info
+    try:
+        for part in leaf.key:
+            value = value[part]
+    except (KeyError, TypeError, IndexError):
+        return None
+    given = np.asarray(value)
+    if given.shape != leaf.shape or not np.can_cast(given.dtype, leaf.dtype, "same_kind"):
+        raise EnvOutputError(
+            f"info.{'.'.join(leaf.key)}: got shape {given.shape} and dtype {given.dtype}, "
+            f"expected {leaf.shape} and {leaf.dtype}"
+        )
+    return given
+
+
+def _not_an_outcome(result: Any) -> EnvOutputError:
+    """The error for what ``step`` returned, where it is not five things or its flags are no flags."""
+    if isinstance(result, tuple) and len(result) == 5:
+        for name, flag in (("terminated", result[2]), ("truncated", result[3])):
+            if np.ndim(flag):
+                return EnvOutputError(f"{name}: got {flag!r}, expected a bool")
+    return EnvOutputError(f"step: got {_outline(result)}, expected (observation, reward, terminated, truncated, info)")
 
 
 def _outline(result: Any) -> str:

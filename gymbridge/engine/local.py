@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
@@ -28,6 +29,7 @@ class LocalEngine:
         num_envs: number of envs.
 
     Raises:
+        ValueError: no maker.
         TypeError: a maker gave something that is not a ``gymnasium.Env``.
 
     Whatever a maker raises comes through, after the envs already made are closed.
@@ -42,7 +44,7 @@ class LocalEngine:
         >>> engine.close()
     """
 
-    def __init__(self, makers: Sequence[Callable[[], Any]], options: GymHostOptions):
+    def __init__(self, makers: Iterable[Callable[[], Any]], options: GymHostOptions):
         envs = make_all(makers, gym.Env)
         self.num_envs = len(envs)
         self._host = GymHost(envs, options)
@@ -87,10 +89,11 @@ class LocalEngine:
         self._host.close()
 
 
-def make_all(makers: Sequence[Callable[[], Any]], *kinds: type) -> list[Any]:
+def make_all(makers: Iterable[Callable[[], Any]], *kinds: type) -> list[Any]:
     """Calls each maker; where one fails, the envs already made are closed and its error comes through.
 
     Raises:
+        ValueError: no maker.
         TypeError: a maker gave something that is none of ``kinds``.
     """
     envs: list[Any] = []
@@ -103,7 +106,10 @@ def make_all(makers: Sequence[Callable[[], Any]], *kinds: type) -> list[Any]:
                 raise TypeError(
                     f"the maker of env {index} gave {env!r} of type {type(env).__name__}, expected a {expected}"
                 )
+        if not envs:
+            raise ValueError("got no maker of an env, expected one or more")
     except BaseException:
-        close_all(env for env in envs if hasattr(env, "close"))
+        with suppress(Exception):  # what went wrong first is what the caller is to see
+            close_all(env for env in envs if hasattr(env, "close"))
         raise
     return envs

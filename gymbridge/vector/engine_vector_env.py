@@ -6,7 +6,8 @@ and therefore the same for each of them. Nothing here goes through TensorDict.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import gymnasium as gym
@@ -16,8 +17,9 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
-from gymbridge.engine.codes import Op, RowState
+from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.failures import raise_env_error
+from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.host import NOTHING, Report
 from gymbridge.spaces.naming import action_tree, observation_tree
 from gymbridge.vector.actions import ActionRows
@@ -36,48 +38,69 @@ ObservationMode = str | tuple[gym.Space[Any], gym.Space[Any]]
 
 
 class EngineVectorEnv(VectorEnv[Any, Any, Any]):
-    """A ``gymnasium.vector.VectorEnv`` over an engine; made by its subclasses."""
+    """A ``gymnasium.vector.VectorEnv`` over an engine; made by its subclasses.
+
+    Args:
+        make_engine: makes the engine, with its envs; called once the other arguments are seen to be sound.
+        copy, observation_mode, autoreset_mode, output: see :class:`~gymbridge.vector.SyncVectorEnv`.
+    """
 
     def __init__(
         self,
-        engine: LocalEngine,
+        make_engine: Callable[[GymHostOptions], LocalEngine],
         *,
         copy: bool,
         observation_mode: ObservationMode,
         autoreset_mode: AutoresetMode | str,
         output: Output,
     ):
+        self.closed = True  # nothing to close yet: some versions of gymnasium close in __del__
         self.copy = copy
         self.observation_mode = observation_mode
+        _require_observation_mode(observation_mode)
         self._autoreset = Autoreset(autoreset_mode)
         self.autoreset_mode = self._autoreset.mode
-        self._engine = engine
-        self.num_envs = engine.num_envs
+        self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        self._output = output
+        self._partial: tuple[Any, ...] | None = None
 
-        first = engine.descriptions[0]
+        self._engine = make_engine(GymHostOptions.for_gymnasium(output.reward_dtype))
+        try:
+            self._read_spaces()
+            self._allocate()
+        except BaseException:
+            with suppress(Exception):  # what went wrong first is what the caller is to see
+                self._engine.close()
+            raise
+        self.closed = False
+
+    def _read_spaces(self) -> None:
+        """Sets what follows from what the envs say of themselves."""
+        first = self._engine.descriptions[0]
+        self.num_envs = self._engine.num_envs
         self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = first.render_mode
         self.single_action_space = first.action_space
         self.action_space = batch_space(first.action_space, self.num_envs)
         self.observation_space, self.single_observation_space = self._observation_spaces()
         self._require_equal_spaces()
-
         self._tree = observation_tree(self.single_observation_space)
-        output.require(self._tree)
-        self._output = output
-
-        engine.allocate()
-        self._block = engine.block
+        self._output.require(self._tree)
         self._action_rows = ActionRows(action_tree(self.single_action_space), self.num_envs)
-        self._next = [self._block.next[leaf.key] for leaf in self._tree.leaves]
-        self._root = [self._block.root[leaf.key] for leaf in self._tree.leaves]
-        self._reward = self._block.next["reward",]
-        self._terminated = self._block.next["terminated",]
-        self._truncated = self._block.next["truncated",]
-        self._all_in_next, self._all_in_root = bytes(self.num_envs), b"\x01" * self.num_envs
-        self._buffers = None if copy else [np.zeros_like(array) for array in self._next]
-        self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        self._partial: tuple[Any, ...] | None = None
+
+    def _allocate(self) -> None:
+        """Makes the block and what reads it."""
+        self._engine.allocate()
+        block = self._engine.block
+        self._state, self._source = block.state, block.source
+        self._next = [block.next[leaf.key] for leaf in self._tree.leaves]
+        self._root = [block.root[leaf.key] for leaf in self._tree.leaves]
+        self._reward = block.next["reward",]
+        self._terminated = block.next["terminated",]
+        self._truncated = block.next["truncated",]
+        self._all_in_next = bytes([Source.NEXT]) * self.num_envs
+        self._all_in_root = bytes([Source.ROOT]) * self.num_envs
+        self._buffers = None if self.copy else [np.zeros_like(array) for array in self._next]
         self._no_actions = [None] * self.num_envs
         self._reset_all = bytes([Op.RESET]) * self.num_envs
 
@@ -87,21 +110,11 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         """The batched space and the single one."""
         mode = self.observation_mode
         envs_spaces = [env.observation_space for env in self._engine.descriptions]
-        if isinstance(mode, tuple) and len(mode) == 2:
-            if not all(isinstance(space, gym.Space) for space in mode):
-                raise TypeError(
-                    f"observation_mode: got {type(mode[0])} and {type(mode[1])}, "
-                    f"expected two gymnasium Spaces: the batched one, then that of one env"
-                )
+        if isinstance(mode, tuple):
             return mode
         if mode == "same":
             return batch_space(envs_spaces[0], self.num_envs), envs_spaces[0]
-        if mode == "different":
-            return batch_differing_spaces(envs_spaces), envs_spaces[0]
-        raise ValueError(
-            f"observation_mode: got {mode!r}, expected 'same', 'different' or a tuple of the batched and the single "
-            f"space"
-        )
+        return batch_differing_spaces(envs_spaces), envs_spaces[0]
 
     def _require_equal_spaces(self) -> None:
         same = self.observation_mode == "same"
@@ -170,7 +183,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         """
         self._require_open("step")
         rows = self._action_rows(actions)
-        ops = self._autoreset.ops(bytes(self._block.state))
+        ops = self._autoreset.ops(self._state.tobytes())
         report = self._engine.run(ops, rows)
         infos = self._step_infos(report) if self._same_step or report is not NOTHING else {}
         result = (
@@ -185,7 +198,8 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
 
         Returns:
             What that call would have returned, with ``infos["_failed"]``, bool ``[num_envs]``, true for the envs that
-            raised: their rows have the latest observation, reward zero and no flag.
+            raised: their rows have the latest observation, reward zero and no flag. A row whose step went well and
+            whose reset right after it raised has what the step gave.
         """
         return self._partial
 
@@ -212,7 +226,12 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
             return [int(seed) + row for row in range(self.num_envs)]
         if len(seed) != self.num_envs:
             raise ValueError(f"seed: got a list of {len(seed)}, expected {self.num_envs}, one for each env")
-        return list(seed)
+        for row, one in enumerate(seed):
+            if not (one is None or isinstance(one, (int, np.integer))):
+                raise TypeError(
+                    f"seed: got {one!r} of type {type(one).__name__} for env {row}, expected an int or None"
+                )
+        return [None if one is None else int(one) for one in seed]
 
     def _reset_ops(self, options: dict[str, Any] | None) -> tuple[bytes, dict[str, Any] | None]:
         """The op of each row, and the options that the envs are to see."""
@@ -229,7 +248,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
             raise TypeError(f"options['reset_mask']: got dtype {mask.dtype}, expected bool")
         if not mask.any():
             raise ValueError(f"options['reset_mask']: got {mask}, expected at least one True")
-        states = bytes(self._block.state)
+        states = self._state.tobytes()
         new = [row for row in range(self.num_envs) if states[row] == RowState.NEW and not mask[row]]
         if new:
             raise ResetNeeded(f"options['reset_mask'] leaves out envs {new}, which have never been reset")
@@ -240,7 +259,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _observations(self) -> Any:
         """Each row's latest observation, the caller's own unless ``copy=False``."""
-        source = bytes(self._block.source)
+        source = self._source.tobytes()
         if source == self._all_in_next:
             arrays, others, rows = self._next, None, None
         elif source == self._all_in_root:
@@ -266,7 +285,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
             for row in sorted(merged):
                 add_info(infos, merged[row], row, self.num_envs)
             return infos
-        for row, in_root in enumerate(bytes(self._block.source)):
+        for row, in_root in enumerate(self._source.tobytes()):
             info = report.step_infos.get(row, {})
             if in_root and row not in report.errors:
                 final = {"final_obs": self._final_observation(row), "final_info": info}
@@ -325,5 +344,21 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         return tuple(self._engine.render(row) for row in range(self.num_envs))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Closes the envs."""
+        """Closes the envs, each of them even if another's ``close`` raises; raises the first error at the end."""
+        self.closed = True  # before the envs are: one that raises is not to be closed twice
         self._engine.close()
+
+
+def _require_observation_mode(mode: Any) -> None:
+    """Refuses what is no observation mode."""
+    if isinstance(mode, tuple) and len(mode) == 2:
+        if not all(isinstance(space, gym.Space) for space in mode):
+            raise TypeError(
+                f"observation_mode: got {type(mode[0])} and {type(mode[1])}, "
+                f"expected two gymnasium Spaces: the batched one, then that of one env"
+            )
+    elif not (isinstance(mode, str) and mode in ("same", "different")):
+        raise ValueError(
+            f"observation_mode: got {mode!r}, expected 'same', 'different' or a tuple of the batched and the single "
+            f"space"
+        )

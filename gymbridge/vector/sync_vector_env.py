@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
-from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.local import LocalEngine
 from gymbridge.vector.engine_vector_env import EngineVectorEnv, ObservationMode
 from gymbridge.vector.output import make_output
@@ -63,17 +62,11 @@ class SyncVectorEnv(EngineVectorEnv):
         reward_dtype: Any = None,
     ):
         self.env_fns = env_fns
-        handed_out = make_output(output, device, reward_dtype)
-        engine = LocalEngine(env_fns, GymHostOptions.for_gymnasium(handed_out.reward_dtype))
-        try:
-            super().__init__(
-                engine,
-                copy=copy,
-                observation_mode=observation_mode,
-                autoreset_mode=autoreset_mode,
-                output=handed_out,
-            )
-        except BaseException:
-            engine.close()
-            raise
-        self.envs = engine.envs
+        super().__init__(
+            lambda options: LocalEngine(env_fns, options),
+            copy=copy,
+            observation_mode=observation_mode,
+            autoreset_mode=autoreset_mode,
+            output=make_output(output, device, reward_dtype),
+        )
+        self.envs = self._engine.envs

@@ -1,0 +1,249 @@
+"""``SyncVectorEnv`` gives what ``gymnasium.vector.SyncVectorEnv`` gives, to the bit, over gymnasium's own envs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from agreement import arrays_in, assert_same, with_final_obs_in_space
+from gymnasium.vector import AutoresetMode
+
+from gymbridge.vector import SyncVectorEnv
+
+FAMILIES = (
+    *("CartPole", "MountainCar", "MountainCarContinuous", "Acrobot", "Pendulum"),
+    *("Blackjack", "FrozenLake", "Taxi", "CliffWalking"),
+)
+MODES = tuple(AutoresetMode)
+
+
+def newest(family: str) -> str:
+    """The id of the newest version that the installed gymnasium has."""
+    return max((id for id in gym.registry if id.split("-v")[0] == family), key=lambda id: int(id.split("-v")[1]))
+
+
+def pair(makers: list[Callable[[], gym.Env]], **kwargs: Any) -> tuple[SyncVectorEnv, gym.vector.SyncVectorEnv]:
+    return SyncVectorEnv(makers, **kwargs), gym.vector.SyncVectorEnv(makers, **kwargs)
+
+
+class Twins:
+    """Ours and gymnasium's, driven together and compared call by call."""
+
+    def __init__(self, makers: list[Callable[[], gym.Env]], **kwargs: Any):
+        self.ours, self.theirs = pair(makers, **kwargs)
+        assert_same(self.ours.metadata, self.theirs.metadata)
+        self.ended = np.zeros(len(makers), np.bool_)
+        self.ends = 0
+        self.ours.action_space.seed(5)
+
+    def reset(self, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        # gymnasium takes the mask out of the dict that it is given
+        ours = self.ours.reset(seed=seed, options=options)
+        theirs = self.theirs.reset(seed=seed, options=copy.copy(options))
+        assert_same(ours, theirs, "reset")
+        self.ended = self.ended & ~options["reset_mask"] if options and "reset_mask" in options else self.ended & False
+        return ours
+
+    def step(self, actions: Any = None) -> Any:
+        if actions is None:
+            actions = self.ours.action_space.sample()
+        ours = self.ours.step(actions)
+        *theirs, infos = self.theirs.step(actions)
+        assert_same(ours, (*theirs, with_final_obs_in_space(infos, self.theirs.single_observation_space)), "step")
+        self.ended = ours[2] | ours[3]
+        self.ends += int(self.ended.sum())
+        return ours
+
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+
+
+def makers_of(family: str, num_envs: int) -> list[Callable[[], gym.Env]]:
+    # a slippery lake's infos have an int from a reset and a fraction from a step: there we deviate, see the deviations
+    kwargs = {"is_slippery": False} if family == "FrozenLake" else {}
+    # other lengths, so that some envs are reset while others step
+    return [
+        lambda steps=steps: gym.make(newest(family), max_episode_steps=steps, **kwargs)
+        for steps in range(5, 5 + num_envs)
+    ]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_thousand_steps(family: str, mode: AutoresetMode) -> None:
+    """Resets with each kind of seed and with masks, in the middle of the run too."""
+    twins = Twins(makers_of(family, 3), autoreset_mode=mode)
+    random = np.random.default_rng(11)
+    twins.reset(seed=3)
+    for step in range(2000):
+        if mode is AutoresetMode.DISABLED and twins.ended.any():
+            twins.reset(options={"reset_mask": twins.ended.copy()})
+        if step % 97 == 96:
+            mask = random.random(3) < 0.5
+            mask[random.integers(3)] = True
+            twins.reset(seed=[4, None, step], options={"reset_mask": mask | (twins.ended & (mode is MODES[2]))})
+        if step % 397 == 396:
+            twins.reset(seed=[None, step, 1], options={})
+        if step % 499 == 498:
+            twins.reset()
+        twins.step()
+    assert twins.ends > 500
+    twins.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_actions_as_lists(family: str) -> None:
+    twins = Twins(makers_of(family, 2))
+    twins.reset(seed=0)
+    for _ in range(20):
+        twins.step(list(twins.ours.action_space.sample()))
+    twins.close()
+
+
+@pytest.mark.parametrize("family", ["CartPole", "Blackjack"])
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+def test_results_belong_to_the_caller(family: str, mode: AutoresetMode) -> None:
+    """With ``copy=True`` nothing that was handed out changes later, and no two results share memory."""
+    envs = SyncVectorEnv(makers_of(family, 3), autoreset_mode=mode)
+    results: list[Any] = [envs.reset(seed=0)]
+    copies = copy.deepcopy(results)
+    for _ in range(30):
+        if mode is AutoresetMode.DISABLED:
+            results.append(envs.reset())
+            copies.append(copy.deepcopy(results[-1]))
+        results.append(envs.step(envs.action_space.sample()))
+        copies.append(copy.deepcopy(results[-1]))
+    assert_same(results, copies)
+    arrays = [array for array in arrays_in(results) if array.nbytes]
+    assert len({array.__array_interface__["data"][0] for array in arrays}) == len(arrays)
+
+
+@pytest.mark.parametrize("family", ["CartPole", "Blackjack"])
+@pytest.mark.parametrize("mode", MODES[:2], ids=lambda mode: mode.value)
+def test_one_buffer_without_copy(family: str, mode: AutoresetMode) -> None:
+    """With ``copy=False`` observations are the same arrays in each call, as gymnasium's; all else is the caller's."""
+    twins = Twins(makers_of(family, 3), autoreset_mode=mode, copy=False)
+
+    def buffers(observation: Any) -> list[int]:
+        return [id(array) for array in arrays_in(observation)]
+
+    first = buffers(twins.reset(seed=0)[0])
+    rest = []
+    for _ in range(30):
+        observation, *others = twins.step()
+        assert buffers(observation) == first
+        rest.append((others, copy.deepcopy(others)))
+    for kept, as_it_was in rest:
+        assert_same(kept, as_it_was)
+    twins.close()
+
+
+def spaces_of_other_bounds() -> list[Callable[[], gym.Env]]:
+    def make(scale: float) -> gym.Env:
+        env = gym.make("CartPole-v1", max_episode_steps=6)
+        box = env.observation_space
+        env.observation_space = gym.spaces.Box(box.low * scale, box.high * scale, dtype=np.float32)  # type: ignore[attr-defined]
+        return env
+
+    with np.errstate(all="ignore"):
+        return [lambda scale=scale: make(scale) for scale in (1.0, 0.75, 0.5)]
+
+
+def test_observation_mode_different() -> None:
+    with np.errstate(all="ignore"):
+        twins = Twins(spaces_of_other_bounds(), observation_mode="different")
+    assert twins.ours.observation_space == twins.theirs.observation_space
+    assert twins.ours.single_observation_space == twins.theirs.single_observation_space
+    twins.reset(seed=1)
+    for _ in range(50):
+        twins.step()
+    twins.close()
+
+
+def test_observation_mode_pair() -> None:
+    single = gym.spaces.Box(-1, 1, (4,), np.float32)
+    batched = gym.spaces.Box(-1, 1, (3, 4), np.float32)
+    with np.errstate(all="ignore"):
+        twins = Twins(spaces_of_other_bounds(), observation_mode=(batched, single))
+    assert twins.ours.observation_space is batched
+    assert twins.ours.single_observation_space is single
+    twins.reset(seed=1)
+    for _ in range(50):
+        twins.step()
+    twins.close()
+
+
+def test_spaces_and_facts() -> None:
+    for family in FAMILIES:
+        ours, theirs = pair(makers_of(family, 3))
+        for name in ("observation_space", "single_observation_space", "action_space", "single_action_space"):
+            our, their = getattr(ours, name), getattr(theirs, name)
+            assert our == their, name
+            our.seed(0), their.seed(0)
+            assert_same(our.sample(), their.sample(), name)
+        for name in ("num_envs", "render_mode", "metadata", "spec", "copy", "observation_mode", "autoreset_mode"):
+            assert_same(getattr(ours, name), getattr(theirs, name), name)
+        assert repr(ours) == repr(theirs) == "SyncVectorEnv(num_envs=3)"
+        assert ours.unwrapped is ours
+        assert len(ours.envs) == 3
+        ours.close(), theirs.close()
+
+
+def episode_statistics(envs: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
+    return gym.wrappers.vector.RecordEpisodeStatistics(envs)
+
+
+def normalized(envs: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
+    return gym.wrappers.vector.NormalizeReward(gym.wrappers.vector.NormalizeObservation(envs))
+
+
+def clipped_and_rescaled(envs: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
+    envs = gym.wrappers.vector.ClipReward(envs, min_reward=-0.5, max_reward=0.5)
+    return gym.wrappers.vector.RescaleObservation(envs, -1.0, 1.0)
+
+
+def flattened(envs: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
+    return gym.wrappers.vector.FlattenObservation(envs)
+
+
+def infos_as_lists(envs: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
+    return gym.wrappers.vector.DictInfoToList(envs)
+
+
+@pytest.fixture
+def wrapped_twins(request: pytest.FixtureRequest) -> Iterator[tuple[gym.vector.VectorEnv, gym.vector.VectorEnv]]:
+    wrap, family = request.param
+    twins = tuple(wrap(envs) for envs in pair(makers_of(family, 3)))
+    yield twins
+    for envs in twins:
+        envs.close()
+
+
+@pytest.mark.parametrize(
+    "wrapped_twins",
+    [
+        (episode_statistics, "CartPole"),
+        (normalized, "Pendulum"),
+        (clipped_and_rescaled, "MountainCarContinuous"),
+        (flattened, "Blackjack"),
+        (infos_as_lists, "Taxi"),
+    ],
+    ids=lambda param: param[0].__name__,
+    indirect=True,
+)
+def test_wrappers_of_gymnasium(wrapped_twins: tuple[gym.vector.VectorEnv, gym.vector.VectorEnv]) -> None:
+    ours, theirs = wrapped_twins
+    assert_same(ours.reset(seed=9), theirs.reset(seed=9), "reset")
+    ours.action_space.seed(2)
+    for _ in range(60):
+        actions = ours.action_space.sample()
+        our, their = ours.step(actions), theirs.step(actions)
+        for infos in (our[-1], their[-1]):
+            if "episode" in infos:  # how long the episode took on the clock
+                infos["episode"].pop("t")
+        assert_same(our, their, "step")

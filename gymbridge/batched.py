@@ -53,8 +53,8 @@ class BatchedEnvBase(EngineEnv):
             raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
         super().__init__(device=device, batch_size=(num_envs,))
         self.num_envs = num_envs
-        created = _one_each("create_env_fn", create_env_fn, (list, tuple), num_envs)
-        kwargs = _one_each("create_env_kwargs", create_env_kwargs or {}, (list, tuple), num_envs)
+        created = _one_each("create_env_fn", create_env_fn, num_envs)
+        kwargs = _one_each("create_env_kwargs", create_env_kwargs or {}, num_envs)
         self._makers = [env_maker(fn, copy.deepcopy(dict(own))) for fn, own in zip(created, kwargs, strict=True)]
 
     def start(self) -> Self:
@@ -73,9 +73,9 @@ class BatchedEnvBase(EngineEnv):
         self.is_closed = False
 
 
-def _one_each(name: str, given: Any, several: tuple[type, ...], num_envs: int) -> list[Any]:
+def _one_each(name: str, given: Any, num_envs: int) -> list[Any]:
     """A list with one entry an env from a list of them, or from one for all."""
-    if not isinstance(given, several):
+    if not isinstance(given, (list, tuple)):
         return [given] * num_envs
     if len(given) != num_envs:
         raise ValueError(f"{name}: got a list of {len(given)}, expected {num_envs}, one for each env")

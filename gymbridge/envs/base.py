@@ -357,7 +357,7 @@ class EnvBase(ABC):
         following = self._with_flags(self._step(tensordict))
         if mask is not None:
             zero = {key: torch.zeros_like(following.get(key)) for key in self.reward_keys}
-            following = self._choose(mask, following, self._untouched(tensordict, {**following.items(), **zero}))
+            following = self._choose(mask, following, self._untouched(tensordict, {**dict(following.items()), **zero}))
         self._latest = following
         return following
 

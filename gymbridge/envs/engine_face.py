@@ -24,7 +24,8 @@ from gymbridge.engine.local import LocalEngine
 from gymbridge.envs.base import FLAGS, require_like
 from gymbridge.envs.info_specs import info_leaves
 from gymbridge.envs.tensordicts import Assembler, entry
-from gymbridge.spaces.conversion import ActionDecoder, observation_spec, space_to_spec
+from gymbridge.spaces.actions import ActionCodec
+from gymbridge.spaces.conversion import observation_spec, space_to_spec
 from gymbridge.spaces.naming import action_tree
 from gymbridge.specs import Composite, Unbounded
 
@@ -96,10 +97,8 @@ class EngineFace:
             categorical_action_encoding=options.categorical_action_encoding,
         )
         self.reward_spec = Unbounded((*batch_size, 1), device=device, dtype=reward_dtype)
-        self._decode = ActionDecoder(
-            env.action_space,
-            categorical_action_encoding=options.categorical_action_encoding,
-            batch_size=batch_size,
+        self._decode = ActionCodec(
+            env.action_space, categorical_action_encoding=options.categorical_action_encoding
         ).decode
         self._tree = action_tree(env.action_space)
         actions = Composite({"action": self.action_spec}, shape=batch_size)
@@ -191,7 +190,8 @@ class EngineFace:
                 require_like(key, value, spec, tensordict)
             actions.append(value)
         decoded = zip(self._decode(actions), self._tree.leaves, strict=True)
-        arrays = [array.reshape(-1, *leaf.shape) for array, leaf in decoded]
+        # copies: an env may keep its action, or change it
+        arrays = [array.reshape(-1, *leaf.shape).copy() for array, leaf in decoded]
         return self.engine.run(ops, self._tree.rows(arrays, self.engine.num_envs), reset_kwargs)
 
     def _ops(self, op: Op, mask: torch.Tensor | None) -> tuple[bytes, Array | None]:

@@ -121,7 +121,7 @@ def _until_all_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int
             root.set("_step", running)
         step = env.step(root)
         if previous is not None:
-            step = step if running.all() else torch.where(running, step, previous)
+            step = step if running.all() else _where(running, step, previous)
         yield step
         running = running & ~step["next", "done"].flatten(env.ndim).any(-1)
         if not running.any():
@@ -194,14 +194,17 @@ def _device_of(policy: Any) -> torch.device | None:
 
 
 def _stack(steps: list[TensorDictBase], dim: int, contiguous: bool, out: TensorDictBase | None) -> TensorDictBase:
+    stacked = _dense_stack(steps, dim) if contiguous else LazyStackedTensorDict(*steps, stack_dim=dim)
     if out is not None:
-        stacked = torch.stack(steps, dim, out=out)
-    elif contiguous:
-        stacked = _dense_stack(steps, dim)
-    else:
-        stacked = LazyStackedTensorDict(*steps, stack_dim=dim)
+        stacked = out.update_(stacked)
     stacked.names = [*[None] * dim, "time"]
     return stacked
+
+
+def _where(mask: torch.Tensor, picked: TensorDictBase, others: TensorDictBase) -> TensorDictBase:
+    chosen: Any = torch.where(mask, picked, others)  # type: ignore[call-overload]
+    result: TensorDictBase = chosen
+    return result
 
 
 def _dense_stack(steps: list[TensorDictBase], dim: int) -> TensorDictBase:

@@ -31,7 +31,7 @@ def test_keys_items_and_values_agree():
         assert list(items.values()) == values == [spec[key] for key in keys]
         assert len(keys) == len(values)
         assert all(key in keys for key in items)
-    assert ("b", "c") not in spec.keys()  # noqa: SIM118
+    assert ("b", "c") not in spec.keys()
     assert "b" not in spec.keys(True, True)
     assert "z" not in spec.keys(True)
     assert repr(spec.keys()) == "keys(['a', 'b', 'f'])"

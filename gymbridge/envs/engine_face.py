@@ -133,7 +133,7 @@ class EngineFace:
         return EngineFace(self.engine, self.batch_size, device, self._options)
 
     def _batched(self, array: Array) -> Array:
-        return array.reshape(*self.batch_size, *array.shape[1:])
+        return array.reshape((*self.batch_size, *array.shape[1:]))
 
     # ---------------------------------------------------------------- reset and step
 

@@ -202,7 +202,7 @@ def _stack(steps: list[TensorDictBase], dim: int, contiguous: bool, out: TensorD
 
 
 def _where(mask: torch.Tensor, picked: TensorDictBase, others: TensorDictBase) -> TensorDictBase:
-    chosen: Any = torch.where(mask, picked, others)  # type: ignore[call-overload]
+    chosen: Any = torch.where(mask, picked, others)
     result: TensorDictBase = chosen
     return result
 

@@ -16,7 +16,7 @@ __all__ = ["Assembler", "entry", "put_entry", "tensordict_of"]
 Key = tuple[str, ...]
 
 
-def tensordict_of(entries: dict[str, Any], batch_size: torch.Size, device: torch.device | None) -> TensorDict:
+def tensordict_of(entries: Any, batch_size: torch.Size, device: torch.device | None) -> TensorDict:
     """A TensorDict over entries that are known to have this batch size and device."""
     made: TensorDict = TensorDict._new_unsafe(source=entries, batch_size=batch_size, device=device)
     return made

@@ -18,7 +18,17 @@ import gymbridge
 
 HEAVY = {"torch", "tensordict"}
 # Modules and packages that may import them; every other module, and its examples, runs without.
-NEEDS_TORCH = ("gymbridge.envs", "gymbridge.specs", "gymbridge.vector.torch_output")
+NEEDS_TORCH = (
+    "gymbridge.batched",
+    "gymbridge.envs",
+    "gymbridge.spaces.actions",
+    "gymbridge.spaces.conversion",
+    "gymbridge.spaces.leaves",
+    "gymbridge.spaces.samples",
+    "gymbridge.spaces.translation",
+    "gymbridge.specs",
+    "gymbridge.vector.torch_output",
+)
 
 
 def torch_free_modules() -> list[str]:

@@ -14,6 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from gymbridge.envs.masks import read_mask
 from gymbridge.envs.rollouts import rollout
 from gymbridge.envs.spec_access import FullSpec, LeafSpec
+from gymbridge.envs.tensordicts import entry, put_entry
 from gymbridge.envs.transitions import step_mdp
 from gymbridge.specs import Binary, Composite, TensorSpec
 
@@ -415,15 +416,15 @@ class EnvBase(ABC):
 
     def _put_next(self, tensordict: TensorDictBase, following: TensorDictBase) -> TensorDictBase:
         """Sets ``"next"``, keeping what else stands there, and takes the mask out."""
-        preset = tensordict.get("next", None)
+        preset = entry(tensordict, "next")
         if preset is not None:
             mine = set(following.keys(True, True))
             for key in preset.keys(True, True):
                 if key not in mine:
                     following.set(key, preset.get(key))
-        if "_step" in tensordict.keys():
-            tensordict.pop("_step")
-        tensordict.set("next", following)
+        if entry(tensordict, "_step") is not None:
+            del tensordict["_step"]
+        put_entry(tensordict, "next", following)
         return tensordict
 
     def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:

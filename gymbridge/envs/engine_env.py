@@ -50,10 +50,10 @@ class EngineEnv(EnvBase):
         self.action_spec = face.action_spec
         self.reward_spec = face.reward_spec
         self.set_spec_lock_()
+        observations = self.full_observation_spec
+        self._groups = frozenset(name for name, spec in observations.items() if isinstance(spec, Composite))
         self._not_carried = frozenset(
-            {"next", "_step", "_reset", "_failed", *FLAGS}
-            | {key if isinstance(key, str) else key[0] for key in self.action_keys}
-            | {*self.full_reward_spec.keys(), *self.full_observation_spec.keys()}
+            {"next", "_step", "_reset", "_failed", "action", "reward", *FLAGS, *observations.keys()}
         )
 
     def _spec_of(self, kind: str) -> Composite:
@@ -114,8 +114,8 @@ class EngineEnv(EnvBase):
         for name in source.keys():
             if name not in self._not_carried:
                 root.set(name, source.get(name))
-            elif name != "next" and isinstance(group := source.get(name), TensorDictBase) and name in root.keys():
-                for key in group.keys(True, True):
+            elif name in self._groups:
+                for key in source.get(name).keys(True, True):
                     path = (name, key) if isinstance(key, str) else (name, *key)
                     if root.get(path, None) is None:
                         root.set(path, source.get(path))

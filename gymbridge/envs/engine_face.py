@@ -121,7 +121,9 @@ class EngineFace:
         self._reward_dtype = None if reward_dtype in _NUMPY_OF_REWARD else reward_dtype
 
         num_rows = engine.num_envs
-        self._whole = {op: bytes([op]) * num_rows for op in Op}
+        self._reset_all = bytes([Op.RESET]) * num_rows
+        self._step_all = bytes([Op.STEP]) * num_rows
+        self._step_and_maybe_reset_all = bytes([Op.STEP_MAYBE_RESET]) * num_rows
         self._all_running = bytes([RowState.RUNNING]) * num_rows
         self._all_in_next, self._all_in_root = bytes(num_rows), b"\x01" * num_rows
         self._no_actions = [None] * num_rows
@@ -144,7 +146,7 @@ class EngineFace:
         reset_kwargs: Sequence[Mapping[str, Any]],
     ) -> TensorDict:
         """Resets the rows that the mask picks: observation, infos and flags of all rows."""
-        ops, idle = self._ops(Op.RESET, mask)
+        ops, idle = _picked(self._reset_all, mask)
         report = self.engine.run(ops, self._no_actions, reset_kwargs)
         first = self._root_of(tensordict, self._untouched(idle, report))
         if report.errors:
@@ -153,7 +155,7 @@ class EngineFace:
 
     def step(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDict:
         """Steps the rows that the mask picks: what stands under ``"next"``."""
-        ops, idle = self._ops(Op.STEP, mask)
+        ops, idle = _picked(self._step_all, mask)
         report = self._run(tensordict, ops)
         following = self._next_of(tensordict, self._untouched(idle, report))
         if report.errors:
@@ -167,7 +169,7 @@ class EngineFace:
         reset_kwargs: Sequence[Mapping[str, Any]] | None,
     ) -> tuple[TensorDict, TensorDict]:
         """Steps the rows that the mask picks and resets those that ended: ``next``, and the root after it."""
-        ops, idle = self._ops(Op.STEP_MAYBE_RESET, mask)
+        ops, idle = _picked(self._step_and_maybe_reset_all, mask)
         report = self._run(tensordict, ops, reset_kwargs)
         untouched = self._untouched(idle, report)
         following = self._next_of(tensordict, untouched)
@@ -193,13 +195,6 @@ class EngineFace:
         # copies: an env may keep its action, or change it
         arrays = [array.reshape(-1, *leaf.shape).copy() for array, leaf in decoded]
         return self.engine.run(ops, self._tree.rows(arrays, self.engine.num_envs), reset_kwargs)
-
-    def _ops(self, op: Op, mask: torch.Tensor | None) -> tuple[bytes, Array | None]:
-        """The op of each row, and which rows the mask does not pick."""
-        if mask is None:
-            return self._whole[op], None
-        picked = mask.numpy()
-        return np.where(picked, np.uint8(op), np.uint8(Op.IDLE)).tobytes(), ~picked
 
     def _untouched(self, idle: Array | None, report: Report) -> Array | None:
         """The rows that show what they showed before: the idle ones, and those that raised."""
@@ -229,7 +224,7 @@ class EngineFace:
                 arrays[position][untouched] = 0
             reward[untouched] = 0
             self._put_own_flags((done, terminated, truncated), tensordict, untouched)
-        tensors = [self._tensor(array) for array in (*arrays, reward, done, terminated, truncated)]
+        tensors = self._tensors([*arrays, reward, done, terminated, truncated])
         if self._reward_dtype is not None:
             tensors[-4] = tensors[-4].to(self._reward_dtype)
         return self._assemble_next(tensors)
@@ -240,7 +235,7 @@ class EngineFace:
         if untouched is not None:
             self._put_own(arrays, tensordict, untouched)
             self._put_own_flags(flags, tensordict, untouched)
-        return self._assemble_root([self._tensor(array) for array in (*arrays, *flags)])
+        return self._assemble_root(self._tensors([*arrays, *flags]))
 
     def _latest(self) -> list[Array]:
         """Copies of each row's latest observation and infos."""
@@ -275,9 +270,9 @@ class EngineFace:
             own = None if tensordict is None else entry(tensordict, name)
             flag[rows] = latest[name][rows] if own is None else own.detach().cpu().numpy()[rows]
 
-    def _tensor(self, array: Array) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor.to(self._device) if self._moves else tensor
+    def _tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
+        tensors = [torch.from_numpy(array) for array in arrays]
+        return [tensor.to(self._device) for tensor in tensors] if self._moves else tensors
 
 
 def _with_masks(info_spec: Composite) -> Composite:
@@ -287,6 +282,14 @@ def _with_masks(info_spec: Composite) -> Composite:
         path = (key,) if isinstance(key, str) else key
         masked.set(("_mask", *path), Unbounded((), dtype=torch.bool))
     return masked
+
+
+def _picked(ops: bytes, mask: torch.Tensor | None) -> tuple[bytes, Array | None]:
+    """The ops of the rows that the mask picks, ``IDLE`` for the others; and which the others are."""
+    if mask is None:
+        return ops, None
+    picked = mask.numpy()
+    return (np.frombuffer(ops, np.uint8) * picked.ravel()).tobytes(), ~picked
 
 
 def _require_running(ops: bytes, states: bytes) -> None:

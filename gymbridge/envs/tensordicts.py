@@ -29,7 +29,7 @@ def entry(tensordict: TensorDictBase, key: str) -> Any:
     return tensordict.get(key, None)
 
 
-def put_entry(tensordict: TensorDictBase, key: str, value: TensorDict) -> None:
+def put_entry(tensordict: TensorDictBase, key: str, value: TensorDictBase) -> None:
     """Sets a root key to a value that has the TensorDict's batch size, moving it if the TensorDict has another device.
 
     Raises:

@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from gymbridge.envs.base import FLAGS, DeviceLike, EnvBase, indexed
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.masks import read_mask
-from gymbridge.envs.tensordicts import entry
+from gymbridge.envs.tensordicts import entry, tensordict_of
 from gymbridge.specs import Composite
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class EngineEnv(EnvBase):
         self.set_spec_lock_()
         observations = self.full_observation_spec
         self._groups = frozenset(name for name, spec in observations.items() if isinstance(spec, Composite))
+        self._root_names = (*observations.keys(), *FLAGS)
         self._not_carried = frozenset(
             {"next", "_step", "_reset", "_failed", "action", "reward", *FLAGS, *observations.keys()}
         )
@@ -108,6 +109,15 @@ class EngineEnv(EnvBase):
         self._put_next(tensordict, following)
         self._carry(tensordict, root)
         return tensordict, root
+
+    def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        """See :meth:`EnvBase.step_mdp`."""
+        following = entry(next_tensordict, "next")
+        entries = {name: entry(following, name) for name in self._root_names}
+        root = tensordict_of(entries, self.batch_size, self.device)
+        self._carry(following, root)
+        self._carry(next_tensordict, root)
+        return root
 
     def _carry(self, source: TensorDictBase, root: TensorDictBase) -> None:
         """Takes over into the next root what the env has nothing to say about."""

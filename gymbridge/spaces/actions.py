@@ -125,7 +125,7 @@ class _OneHotDecoder:
         if ((index < 0) | (index >= self._counts)).any():
             raise self._fault(bits)
         values: NDArray[Any] = index.astype(self._leaf.dtype) + self._first
-        return values.reshape(*bits.shape[:-1], *self._leaf.shape)
+        return values.reshape((*bits.shape[:-1], *self._leaf.shape))
 
     def _fault(self, bits: NDArray[Any]) -> SpecError:
         """The error for the first choice that has not exactly one True."""

@@ -97,9 +97,9 @@ class EngineFace:
             categorical_action_encoding=options.categorical_action_encoding,
         )
         self.reward_spec = Unbounded((*batch_size, 1), device=device, dtype=reward_dtype)
-        self._decode = ActionCodec(
-            env.action_space, categorical_action_encoding=options.categorical_action_encoding
-        ).decode
+        codec = ActionCodec(env.action_space, categorical_action_encoding=options.categorical_action_encoding)
+        self._decode = codec.decode
+        self._any_action = None if options.categorical_action_encoding else codec.encode(_first_actions(codec))
         self._tree = action_tree(env.action_space)
         actions = Composite({"action": self.action_spec}, shape=batch_size)
         self._actions = [(leaf.key, actions[leaf.key]) for leaf in self._tree.leaves]
@@ -191,10 +191,22 @@ class EngineFace:
             if value is None or value.shape != spec.shape or value.dtype is not spec.dtype:
                 require_like(key, value, spec, tensordict)
             actions.append(value)
+        if self._any_action is not None and not all(ops):
+            actions = self._picked_actions(actions, self._any_action, ops)
         decoded = zip(self._decode(actions), self._tree.leaves, strict=True)
         # copies: an env may keep its action, or change it
-        arrays = [array.reshape(-1, *leaf.shape).copy() for array, leaf in decoded]
+        arrays = [array.reshape(self.engine.num_envs, *leaf.shape).copy() for array, leaf in decoded]
         return self.engine.run(ops, self._tree.rows(arrays, self.engine.num_envs), reset_kwargs)
+
+    def _picked_actions(
+        self, actions: Sequence[torch.Tensor], any_action: Sequence[torch.Tensor], ops: bytes
+    ) -> list[torch.Tensor]:
+        """The actions of the envs that step, and one that can be decoded for each other, whose own may be anything."""
+        steps = torch.tensor([bool(op) for op in ops]).reshape(self.batch_size)
+        return [
+            torch.where(steps.to(own.device).reshape(*steps.shape, *[1] * other.ndim), own, other.to(own.device))
+            for own, other in zip(actions, any_action, strict=True)
+        ]
 
     def _untouched(self, idle: Array | None, report: Report) -> Array | None:
         """The rows that show what they showed before: the idle ones, and those that raised."""
@@ -273,6 +285,11 @@ class EngineFace:
     def _tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
         tensors = [torch.from_numpy(array) for array in arrays]
         return [tensor.to(self._device) for tensor in tensors] if self._moves else tensors
+
+
+def _first_actions(codec: ActionCodec) -> list[Array]:
+    """The lowest choice of each discrete leaf, zeros of the others."""
+    return [np.full(leaf.shape, getattr(leaf.space, "start", 0), leaf.dtype) for leaf in codec.leaves]
 
 
 def _with_masks(info_spec: Composite) -> Composite:

@@ -47,7 +47,7 @@ class EngineEnv(EnvBase):
     def _take_specs(self, face: EngineFace) -> None:
         self.set_spec_lock_(False)
         self.observation_spec = face.observation_spec
-        self.action_spec = face.action_spec
+        self.full_action_spec = Composite({"action": face.action_spec}, shape=self.batch_size, device=self._device)
         self.reward_spec = face.reward_spec
         self.set_spec_lock_()
         observations = self.full_observation_spec

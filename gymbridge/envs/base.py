@@ -409,7 +409,7 @@ class EnvBase(ABC):
 
     def _over(self, tensordict: TensorDictBase, first: TensorDictBase) -> TensorDictBase:
         """What a reset was given, without its mask and ``next``, with what it gave."""
-        out = tensordict.exclude("_reset", "next")
+        out = tensordict.exclude("_reset", "next").copy()  # its groups are the caller's
         for key in first.keys(True, True):
             out.set(key, first.get(key))
         return out

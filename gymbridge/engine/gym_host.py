@@ -291,7 +291,7 @@ class GymHost:
                     truncations[row] = truncated
                     self._state[row] = _ENDED
                     if op == _STEP_MAYBE_RESET:
-                        report = self._reset(row, {}, report)
+                        report = self._reset(row, reset_kwargs[row] if reset_kwargs else {}, report)
             except Exception as error:
                 report = _own(report)
                 report.errors[row] = error

@@ -70,7 +70,7 @@ class Host(Protocol):
         Args:
             ops: one :class:`~gymbridge.engine.codes.Op` a row.
             actions: one action a row, as the env takes it; those of rows that do not step are ignored.
-            reset_kwargs: keyword arguments of each row's reset, for ``RESET`` ops; None for none.
+            reset_kwargs: keyword arguments of each row's reset, where it is reset; None for none.
         """
 
     def call(self, row: int, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -404,14 +404,20 @@ class _OneHotChoice(LeafSpec):
         """Return which bits are set, ``[..., *nvec.shape, max(nvec)]``."""
         return self._choice._padded(value != 0)
 
+    def _not_one_hot(self, value: torch.Tensor) -> torch.Tensor:
+        """Return which vectors do not have exactly one bit set in each slot."""
+        miscounted = self._any_slot(self._set(value).sum(-1) != 1)
+        return miscounted | ((value != 0) & (value != 1)).any(-1)
+
+    def _any_slot(self, slots: torch.Tensor) -> torch.Tensor:
+        dims = len(self._choice._event_shape)
+        return slots.flatten(-dims).any(-1) if dims else slots
+
     def _out_of_domain(self, value: torch.Tensor) -> torch.Tensor:
-        bits = self._set(value)
-        counts = bits.sum(-1)
-        if self._choice._allowed is not None:
-            counts = torch.where((bits & ~self._choice._allowed).any(-1), 0, counts)
-        slots = tuple(range(value.ndim - 1, counts.ndim))
-        wrong = (counts != 1).any(slots) if slots else counts != 1
-        return wrong | ((value != 0) & (value != 1)).any(-1)
+        wrong = self._not_one_hot(value)
+        if self._choice._allowed is None:
+            return wrong
+        return wrong | self._any_slot((self._set(value) & ~self._choice._allowed).any(-1))
 
     @property
     def _domain(self) -> str:
@@ -430,9 +436,12 @@ class _OneHotChoice(LeafSpec):
         """Return the space's values for one-hot ones, as a tensor.
 
         Raises:
-            SpecError: ``value`` is not one-hot.
+            SpecError: ``value`` is not one-hot; masked values are, since a mask can have changed in the meantime.
         """
-        self.assert_is_in(value)
+        if found := self._form_faults(value, "value"):
+            raise SpecError("\n".join(found))
+        if (wrong := self._not_one_hot(value)).any():
+            raise SpecError(f"value: out of domain: {self._domain_fault(value, wrong)}")
         return self._choice._value_of(self._set(value).to(torch.uint8).argmax(-1))
 
     def encode(self, value: Any) -> torch.Tensor:

@@ -121,6 +121,12 @@ def test_project_brings_fillers_into_the_spec(name, fill):
     assert spec.faults(spec.project(getattr(spec, fill)((2,)))) == []
 
 
+def test_to_numpy_and_project_refuse_what_is_no_value(spec):
+    for refuse in (spec.to_numpy, spec.project):
+        with pytest.raises(SpecError, match="got str, expected"):
+            refuse("nonsense")
+
+
 def test_assert_is_in_raises_with_every_fault(spec):
     spec.assert_is_in(spec.rand())
     with pytest.raises(SpecError, match="got str, expected") as caught:

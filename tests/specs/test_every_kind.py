@@ -8,11 +8,10 @@ import pickle
 
 import pytest
 import torch
+from spec_kinds import GROUPS, LEAVES, make, plain, same_value
 
 from gymbridge.errors import SpecError
 from gymbridge.specs import Composite, TensorSpec, stack_specs
-
-from .kinds import GROUPS, LEAVES, make, plain, same_value
 
 ALL = LEAVES + GROUPS
 DENSE = [name for name in ALL if "stack" not in name]

@@ -303,7 +303,7 @@ class EnvBase(ABC):
         self._require_batch_size("step", tensordict)
         mask = read_mask(tensordict, "_step", self.batch_size)
         following = self._next(tensordict, mask)
-        return self._put_next(tensordict, following)
+        return self._put_next(tensordict, following, entry(tensordict, "next"))
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Steps the env and resets those envs of a batch whose episode ended in this step.
@@ -324,7 +324,8 @@ class EnvBase(ABC):
         self._require_open("step_and_maybe_reset")
         self._require_batch_size("step_and_maybe_reset", tensordict)
         mask = read_mask(tensordict, "_step", self.batch_size)
-        tensordict = self._put_next(tensordict, self._next(tensordict, mask))
+        following = self._next(tensordict, mask)
+        tensordict = self._put_next(tensordict, following, entry(tensordict, "next"))
         root = self.step_mdp(tensordict)
         ended = _per_env(tensordict["next", "done"], self.ndim)
         if mask is not None:
@@ -414,9 +415,10 @@ class EnvBase(ABC):
             out.set(key, first.get(key))
         return out
 
-    def _put_next(self, tensordict: TensorDictBase, following: TensorDictBase) -> TensorDictBase:
-        """Sets ``"next"``, keeping what else stands there, and takes the mask out."""
-        preset = entry(tensordict, "next")
+    def _put_next(
+        self, tensordict: TensorDictBase, following: TensorDictBase, preset: TensorDictBase | None
+    ) -> TensorDictBase:
+        """Sets ``"next"`` over what was there, of which it keeps the other keys, and takes the mask out."""
         if preset is not None:
             mine = set(following.keys(True, True))
             for key in preset.keys(True, True):

@@ -88,17 +88,17 @@ class EngineEnv(EnvBase):
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See :meth:`EnvBase.step`."""
         self._require_open("step")
-        face = self._face
+        face = self._engine_face or self._face
         self._require_batch_size("step", tensordict)
-        mask = None if entry(tensordict, "_step") is None else read_mask(tensordict, "_step", self.batch_size)
-        return self._put_next(tensordict, face.step(tensordict, mask))
+        mask = read_mask(tensordict, "_step", self._batch_size)
+        return self._put_next(tensordict, face.step(tensordict, mask), entry(tensordict, "next"))
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """See :meth:`EnvBase.step_and_maybe_reset`; one round of the engine."""
         self._require_open("step_and_maybe_reset")
-        face = self._face
+        face = self._engine_face or self._face
         self._require_batch_size("step_and_maybe_reset", tensordict)
-        mask = None if entry(tensordict, "_step") is None else read_mask(tensordict, "_step", self.batch_size)
+        mask = read_mask(tensordict, "_step", self._batch_size)
         reset_kwargs = None if self._seeds is None else self._reset_kwargs({})
         following, root = face.step_and_maybe_reset(tensordict, mask, reset_kwargs)
         if reset_kwargs is not None:
@@ -106,7 +106,7 @@ class EngineEnv(EnvBase):
         preset = entry(tensordict, "next")
         if preset is not None:
             self._carry(preset, root)
-        self._put_next(tensordict, following)
+        self._put_next(tensordict, following, preset)
         self._carry(tensordict, root)
         return tensordict, root
 

@@ -102,7 +102,8 @@ class EngineFace:
         self._any_action = None if options.categorical_action_encoding else codec.encode(_first_actions(codec))
         self._tree = action_tree(env.action_space)
         actions = Composite({"action": self.action_spec}, shape=batch_size)
-        self._actions = [(leaf.key, actions[leaf.key]) for leaf in self._tree.leaves]
+        specs = [(leaf.key, actions[leaf.key]) for leaf in self._tree.leaves]
+        self._actions = [(key, spec, spec.shape, spec.dtype) for key, spec in specs]
 
         block = engine.block
         self._block = block
@@ -186,9 +187,9 @@ class EngineFace:
         if not any(ops):
             return NOTHING
         actions = []
-        for key, spec in self._actions:
+        for key, spec, shape, dtype in self._actions:
             value = entry(tensordict, key[0]) if len(key) == 1 else tensordict.get(key, None)
-            if value is None or value.shape != spec.shape or value.dtype is not spec.dtype:
+            if not (type(value) is torch.Tensor and value.shape == shape and value.dtype is dtype):
                 require_like(key, value, spec, tensordict)
             actions.append(value)
         if self._any_action is not None and not all(ops):

@@ -178,17 +178,19 @@ class PickledTensor(NamedTuple):
     """
 
     array: NDArray[Any]
+    shape: tuple[int, ...]
     dtype: torch.dtype
     device: str
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> PickledTensor:
-        """Return what carries ``tensor``."""
-        return cls(np.array(array_of(tensor)), tensor.dtype, str(tensor.device))
+        """Return what carries ``tensor``, of which an expanded dim is carried once."""
+        single = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())]
+        return cls(np.array(array_of(single)), tuple(tensor.shape), tensor.dtype, str(tensor.device))
 
     def tensor(self) -> torch.Tensor:
         """Return the tensor that was carried."""
-        return from_array(self.array).to(device=self.device, dtype=self.dtype)
+        return from_array(self.array).to(device=self.device, dtype=self.dtype).expand(self.shape)
 
 
 class IntegerRange:

@@ -148,6 +148,8 @@ class LeafSpec(TensorSpec):
 
     def to_numpy(self, value: torch.Tensor) -> Any:
         """Return the space's value for a tensor: the inverse of ``encode``."""
+        if not isinstance(value, torch.Tensor):
+            raise SpecError(f"value: got {type(value).__name__}, expected a tensor of dtype {self._dtype}")
         if not fits_end(value.shape, self._shape):
             raise SpecError(f"value: shape: got {list(value.shape)}, expected {self._trailing(self._shape)}")
         return array_of(value).copy()

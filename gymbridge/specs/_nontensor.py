@@ -126,7 +126,7 @@ class NonTensor(LeafSpec):
         return value
 
     def encode(self, value: Any) -> Any:
-        """Return ``value`` wrapped: one datum, or for a batch shape nested sequences of them.
+        """Return ``value`` wrapped: one datum, or nested sequences of them for a batch shape, with no dims before it.
 
         Raises:
             SpecError: the sequences do not have the lengths of ``shape``.
@@ -135,6 +135,8 @@ class NonTensor(LeafSpec):
 
     def to_numpy(self, value: Any) -> Any:
         """Return the data of ``value``: one datum, or nested lists of them."""
+        if found := self._form_faults(value, "value"):
+            raise SpecError("\n".join(found))
         return value.tolist() if value.batch_dims else value.data
 
     def cardinality(self) -> int | float:

@@ -75,18 +75,16 @@ class Bounded(LeafSpec):
         super().__init__(shape, device, dtype)
         if (lowest > highest).any():
             raise ValueError(f"Bounded: low > high somewhere: low={low!r}, high={high!r}")
-        self._low, self._high = (self._spread(bound) for bound in (lowest, highest))
-        self._is_finite = bool(torch.isfinite(self._low).all() and torch.isfinite(self._high).all())
-        self._range = None if self._dtype.is_floating_point else IntegerRange(self._low, self._high)
-        self._change_held(self._batch_held, lambda tensor: tensor.to(self._device))
-
-    def _spread(self, bound: NDArray[Any]) -> torch.Tensor:
-        tensor = from_array(np.array(bound)).to(self._dtype)
+        bounds = [from_array(np.array(bound)).to(self._dtype) for bound in (lowest, highest)]
+        self._is_finite = all(bool(torch.isfinite(bound).all()) for bound in bounds)
+        self._range = None if self._dtype.is_floating_point else IntegerRange(*bounds)
+        self._low, self._high = bounds
+        drawn = concrete(self._shape)
         try:
-            return tensor.expand(concrete(self._shape))
+            self._change_held(self._batch_held, lambda bound: bound.to(self._device).expand(drawn))
         except RuntimeError as error:
-            got = list(bound.shape)
-            raise ValueError(f"Bounded: bounds of shape {got} do not fit shape {list(self._shape)}") from error
+            got = [list(bound.shape) for bound in bounds]
+            raise ValueError(f"Bounded: bounds of shapes {got} do not fit shape {list(self._shape)}") from error
 
     @property
     def low(self) -> torch.Tensor:

@@ -454,8 +454,10 @@ class StackedComposite(_Stack, Composite):
                 f"entry {name_of(path)}: got {spec._title} with batch dims {list(spec._batch_shape)}, "
                 f"expected batch dims that begin with {list(self.shape)}"
             )
-        for member, part in zip(self._composites, spec.unbind(self._dim), strict=True):
-            member.set(path, part)
+        parts = spec.unbind(self._dim)
+        for members in (self.clone()._composites, self._composites):  # tried on a copy, so that it is done whole or not
+            for member, part in zip(members, parts, strict=True):
+                member.set(path, part)
         return self
 
     def __delitem__(self, key: Key) -> None:
@@ -480,7 +482,7 @@ class StackedComposite(_Stack, Composite):
     @property
     def is_locked(self) -> bool:
         """Whether entries can neither be set nor removed."""
-        return all(spec.is_locked for spec in self._composites)
+        return any(spec.is_locked for spec in self._composites)
 
     def _set_lock(self, is_locked: bool) -> Self:
         for spec in self._composites:

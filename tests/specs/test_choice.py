@@ -162,6 +162,15 @@ def test_one_hot_values_are_the_spaces():
     assert spec.to_categorical(torch.tensor([False, True, False])).item() == 6
 
 
+def test_masked_values_can_still_be_decoded():
+    """A value that was drawn before the mask changed keeps its meaning, in either encoding."""
+    for spec in (OneHot(3), Categorical(3), MultiOneHot([3])):
+        value = spec.encode(np.full(spec.to_categorical_spec().shape, 2))
+        spec.update_mask([True, False, False])
+        assert not spec.is_in(value)
+        assert np.all(spec.to_numpy(value) == 2)
+
+
 def test_discrete_scalars_come_back_as_scalars():
     assert isinstance(Categorical(3).to_numpy(torch.tensor(2)), np.int64)
     assert isinstance(Categorical(3, dtype=torch.uint8).to_numpy(torch.tensor(2, dtype=torch.uint8)), np.uint8)

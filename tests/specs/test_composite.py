@@ -102,6 +102,28 @@ def test_update_merges_nested_entries():
     assert spec["a", "x"] == Binary(1)
 
 
+def test_a_refused_update_changes_nothing():
+    spec = nested()
+    for bad in (
+        {"z": Binary(1), "y": None},
+        {"b": {"c": Binary(1)}, ("a", "x"): Binary(1)},
+        {"z": Binary(1), 3: Binary(1)},
+    ):
+        with pytest.raises((TypeError, KeyError)):
+            spec.update(bad)
+        assert spec == nested()
+    with pytest.raises(RuntimeError, match=r"cannot update.*unlock_"):
+        spec.lock_().update({})
+
+
+def test_selections_are_copies():
+    spec = nested()
+    for part in (spec.select("b"), spec.exclude("a")):
+        part["b"].set("z", Binary(1))
+        part["b", "c"].update_mask([True, False, False])
+    assert spec == nested()
+
+
 def test_select_and_exclude():
     spec = nested()
     assert list(spec.select(("b", "c"), "a").keys(True, True)) == ["a", ("b", "c")]
@@ -135,7 +157,7 @@ def test_a_lock_covers_nested_specs_and_says_how_to_unlock(change):
     spec = nested().lock_()
     assert spec.is_locked
     assert spec["b", "d"].is_locked
-    with pytest.raises(RuntimeError, match=r"cannot set .*'z'.*unlock_"):
+    with pytest.raises(RuntimeError, match=r"cannot (set .*'z'|update).*unlock_"):
         change(spec)
     assert spec == nested()
     assert pickle.loads(pickle.dumps(spec)).is_locked

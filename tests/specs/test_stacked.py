@@ -246,6 +246,13 @@ def test_indexing_gives_the_member_itself():
     assert spec[::-1] == StackedComposite(spec[1], spec[0], dim=0)
 
 
+def test_a_refused_entry_changes_no_member():
+    spec = StackedComposite(Composite(a=Composite()), Composite(a=Binary(1)), dim=0)
+    with pytest.raises(KeyError, match="is a leaf"):
+        spec["a", "x"] = Binary(1, (2, 1))
+    assert spec[0] == Composite(a=Composite())
+
+
 def test_a_lock_reaches_every_member():
     spec = pair().lock_()
     assert spec.is_locked

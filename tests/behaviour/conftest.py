@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from behaviour.engines import ENGINES, Engine
+from engines import ENGINES, Engine
 
 
 @pytest.fixture(params=ENGINES, ids=str, scope="session")

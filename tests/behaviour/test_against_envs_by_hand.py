@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
-from behaviour.by_hand import FLAGS, ByHand, assert_equal
-from behaviour.engines import Engine
+from by_hand import FLAGS, ByHand, assert_equal
+from engines import Engine
 from generated_envs import PlannedEnv, plans
 from gymnasium import spaces
 from hypothesis import HealthCheck, Phase, given, settings

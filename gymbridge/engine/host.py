@@ -82,5 +82,8 @@ class Host(Protocol):
     def render(self, row: int) -> Any:
         """What the row's env renders."""
 
+    def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
+        """What a row's env returns against its spaces, a line each; the env is to be reset before its next step."""
+
     def close(self) -> None:
         """Closes the envs, each of them even if another's ``close`` raises; the first error is raised at the end."""

@@ -11,6 +11,7 @@ import torch
 from gymnasium.error import ClosedEnvironmentError
 from tensordict import TensorDict, TensorDictBase
 
+from gymbridge.envs.checking import output_faults
 from gymbridge.envs.masks import read_mask
 from gymbridge.envs.rollouts import rollout
 from gymbridge.envs.spec_access import FullSpec, LeafSpec
@@ -530,6 +531,10 @@ class EnvBase(ABC):
         for spec in (self.full_observation_spec, self.full_reward_spec, self.full_done_spec):
             following.update(spec.zero())
         return fake.set("next", following)
+
+    def _output_faults(self, num_steps: int, seed: int | None) -> list[str]:
+        """What ``_reset`` and ``_step`` return against the specs, a line each."""
+        return output_faults(self, num_steps)
 
     # ---------------------------------------------------------------- seeds, devices, the end
 

@@ -153,6 +153,13 @@ class EngineEnv(EnvBase):
         """
         return None if self._engine_face is None else self._engine_face.partial
 
+    def _output_faults(self, num_steps: int, seed: int | None) -> list[str]:
+        rows: dict[str, list[int]] = {}
+        for row in range(self.numel()):
+            for fault in self._face.engine.faults(row, num_steps, seed):
+                rows.setdefault(fault, []).append(row)
+        return [f"envs {envs}: {fault}" if self.batch_size else fault for fault, envs in rows.items()]
+
     # ---------------------------------------------------------------- seeds
 
     def set_seed(self, seed: int | None, static_seed: bool = False) -> int | None:

@@ -90,7 +90,7 @@ class EngineFace:
         info_spec, reward_dtype = options.info_spec, options.reward_dtype
         self.observation_spec = observation_spec(env.observation_space, device=device, batch_size=batch_size)
         if info_spec is not None:
-            self.observation_spec.set("info", _with_masks(info_spec).expand(batch_size).to(device or "cpu"))
+            self.observation_spec.set("info", _batched_info_spec(info_spec, batch_size, device))
         self.action_spec = space_to_spec(
             env.action_space,
             device=device,
@@ -326,13 +326,14 @@ def _first_actions(codec: ActionCodec) -> list[Array]:
     return [np.full(leaf.shape, getattr(leaf.space, "start", 0), leaf.dtype) for leaf in codec.leaves]
 
 
-def _with_masks(info_spec: Composite) -> Composite:
-    """The infos' spec with, under ``"_mask"``, whether each was present."""
-    masked = info_spec.clone()
-    for key in info_spec.keys(True, True):
+def _batched_info_spec(info_spec: Composite, batch_size: torch.Size, device: torch.device | None) -> Composite:
+    """The infos' spec for a batch with, under ``"_mask"``, whether each was present."""
+    spec = Composite(shape=batch_size, device=device)
+    for key, leaf in info_spec.items(True, True):
         path = (key,) if isinstance(key, str) else key
-        masked.set(("_mask", *path), Unbounded((), dtype=torch.bool))
-    return masked
+        spec.set(path, leaf.expand((*batch_size, *leaf.shape)).to(device or "cpu"))
+        spec.set(("_mask", *path), Unbounded(batch_size, device=device, dtype=torch.bool))
+    return spec
 
 
 def _picked(ops: bytes, mask: torch.Tensor | None) -> tuple[bytes, Array | None]:

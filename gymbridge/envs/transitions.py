@@ -21,9 +21,7 @@ def put_first(tensordict: TensorDictBase, first: TensorDictBase) -> TensorDictBa
     return out
 
 
-def put_next(
-    tensordict: TensorDictBase, following: TensorDictBase, preset: TensorDictBase | None
-) -> TensorDictBase:
+def put_next(tensordict: TensorDictBase, following: TensorDictBase, preset: TensorDictBase | None) -> TensorDictBase:
     """Sets ``"next"`` over what was there, of which it keeps the other keys, and takes the mask out."""
     if preset is not None:
         mine = set(leaf_paths(following))
@@ -92,4 +90,3 @@ def _keys(keys: NestedKey | list[NestedKey]) -> set[tuple[str, ...]]:
     """One key, or a list of them, each as a tuple."""
     several = keys if isinstance(keys, list) else [keys]
     return {(key,) if isinstance(key, str) else key for key in several}
-

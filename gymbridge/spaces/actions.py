@@ -121,10 +121,12 @@ class _OneHotDecoder:
         index = np.flatnonzero(bits)
         if index.size != rows * self._offsets.size:
             raise self._fault(bits)
-        index = index.reshape(rows, -1) - (np.arange(0, bits.size, self._total)[:, None] + self._offsets)
+        base = np.arange(0, bits.size, self._total)[:, None] + self._offsets
+        index = index.reshape(rows, self._offsets.size) - base
         if ((index < 0) | (index >= self._counts)).any():
             raise self._fault(bits)
-        return (index.astype(self._leaf.dtype) + self._first).reshape(*bits.shape[:-1], *self._leaf.shape)
+        values: NDArray[Any] = index.astype(self._leaf.dtype) + self._first
+        return values.reshape((*bits.shape[:-1], *self._leaf.shape))
 
     def _fault(self, bits: NDArray[Any]) -> SpecError:
         """The error for the first choice that has not exactly one True."""

@@ -1,8 +1,8 @@
 """Specs: what a tensor, or a nested group of tensors, looks like. TorchRL's names and argument order."""
 
 from gymbridge.specs._base import TensorSpec
-from gymbridge.specs._choice import Categorical, MultiCategorical, MultiOneHot, OneHot
 from gymbridge.specs._composite import Composite
+from gymbridge.specs._discrete import Categorical, MultiCategorical, MultiOneHot, OneHot
 from gymbridge.specs._nontensor import NonTensor
 from gymbridge.specs._numeric import Binary, Bounded, Unbounded
 from gymbridge.specs._stacked import Stacked, StackedComposite, stack_specs

@@ -60,6 +60,11 @@ class TensorSpec(ABC):
         return -1 in self.shape
 
     @property
+    def _holds_data(self) -> bool:
+        """Whether values are Python data, which no tensor holds."""
+        return False
+
+    @property
     def _batch_shape(self) -> torch.Size:
         return self.shape
 

@@ -14,6 +14,8 @@ import torch
 from gymbridge.errors import SpecError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 DeviceLike: TypeAlias = "torch.device | str | int | None"
@@ -87,6 +89,14 @@ def array_of(tensor: torch.Tensor) -> NDArray[Any]:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
+def from_array(array: NDArray[Any] | np.generic) -> torch.Tensor:
+    """Return an array, or a numpy scalar, as a CPU tensor (which shares an array's memory)."""
+    array = np.asarray(array)
+    if array.dtype.kind in "iu":  # numpy has two types of 64 bits, of which torch knows one
+        array = array.view(f"{array.dtype.kind}{array.dtype.itemsize}")
+    return torch.from_numpy(array)
+
+
 def tensor_of(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return a fresh tensor with the numbers of ``value``, which is a tensor, an array, or nested Python numbers.
 
@@ -110,13 +120,25 @@ def tensor_of(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Ten
     if array.dtype.kind not in "biuf":
         raise SpecError(f"got {value!r} of dtype {array.dtype}, expected numbers for {dtype}")
     wanted = as_numpy_dtype(dtype)
+    if wanted.kind in "iu" and array.dtype.kind == "f" and not isinstance(value, (np.ndarray, np.generic)):
+        array = _as_integers(value, wanted)
     with np.errstate(invalid="ignore", over="ignore"):
         cast = np.array(array, dtype=wanted, order="C")
     if wanted.kind in "biu" and not np.can_cast(array.dtype, wanted, "safe"):
         unfit = cast != array
         if unfit.any():
             raise SpecError(f"got {array[unfit].flat[0]!r}, which {dtype} cannot hold exactly")
-    return torch.from_numpy(cast).to(device=device, dtype=dtype)
+    return from_array(cast).to(device=device, dtype=dtype)
+
+
+def _as_integers(value: Any, wanted: np.dtype[Any]) -> NDArray[Any]:
+    """Return nested Python numbers as integers: numpy makes rounded floats of those that int64 alone does not hold."""
+    numbers = np.asarray(value, dtype=object)
+    info = np.iinfo(wanted)
+    for number in numbers.flat:
+        if not (info.min <= number <= info.max and number == int(number)):
+            raise SpecError(f"got {number!r}, which {wanted} cannot hold exactly")
+    return numbers.astype(wanted)
 
 
 def outside(value: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
@@ -124,7 +146,7 @@ def outside(value: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch
     if value.dtype in _THROUGH_NUMPY:
         array = array_of(value)
         inside = (array >= array_of(low)) & (array <= array_of(high))
-        return torch.from_numpy(np.asarray(~inside)).to(value.device)
+        return from_array(~inside).to(value.device)
     return ~((value >= low) & (value <= high))
 
 
@@ -132,7 +154,7 @@ def clamp(value: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.T
     """Return ``value`` moved into ``[low, high]``; all of one dtype."""
     if value.dtype in _THROUGH_NUMPY:
         array = np.minimum(np.maximum(array_of(value), array_of(low)), array_of(high))
-        return torch.from_numpy(np.asarray(array)).to(value.device)
+        return from_array(array).to(value.device)
     return torch.minimum(torch.maximum(value, low), high)
 
 
@@ -156,17 +178,19 @@ class PickledTensor(NamedTuple):
     """
 
     array: NDArray[Any]
+    shape: tuple[int, ...]
     dtype: torch.dtype
     device: str
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> PickledTensor:
-        """Return what carries ``tensor``."""
-        return cls(np.array(array_of(tensor)), tensor.dtype, str(tensor.device))
+        """Return what carries ``tensor``, of which an expanded dim is carried once."""
+        single = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())]
+        return cls(np.array(array_of(single)), tuple(tensor.shape), tensor.dtype, str(tensor.device))
 
     def tensor(self) -> torch.Tensor:
         """Return the tensor that was carried."""
-        return torch.from_numpy(self.array).to(device=self.device, dtype=self.dtype)
+        return from_array(self.array).to(device=self.device, dtype=self.dtype).expand(self.shape)
 
 
 class IntegerRange:
@@ -188,7 +212,14 @@ class IntegerRange:
         self._low = low.to(torch.int64)
         span = array_of(high).astype(np.uint64) - array_of(low).astype(np.uint64)
         self._is_narrow = bool((span < _WIDE).all())
-        self._last = torch.from_numpy(np.asarray(span)).to(low.device, torch.int64)
+        self._last = from_array(span).to(low.device, torch.int64)
+
+    def mapped(self, operation: Callable[[torch.Tensor], torch.Tensor]) -> IntegerRange:
+        """Return the range of bounds that are put through ``operation``, such as a move or an index."""
+        new = object.__new__(IntegerRange)
+        new._dtype, new._is_narrow = self._dtype, self._is_narrow
+        new._low, new._last = operation(self._low), operation(self._last)
+        return new
 
     def draw(self, shape: torch.Size) -> torch.Tensor:
         """Draw a tensor of ``shape``, whose trailing dims broadcast with the bounds."""
@@ -210,7 +241,7 @@ class IntegerRange:
             bits = array_of(_draw_bits(shape, self._low.device)).astype(np.uint64)
             offset = np.where(open_, np.where(last == every, bits, bits % count), offset)
             open_ &= bits > every - leftover
-        return torch.from_numpy(np.asarray(offset).astype(np.int64)).to(self._low.device)
+        return from_array(offset.astype(np.int64)).to(self._low.device)
 
 
 def cartesian(columns: list[torch.Tensor]) -> torch.Tensor:

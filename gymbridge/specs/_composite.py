@@ -220,11 +220,20 @@ class Composite(TensorSpec):
         self.set(key, spec)
 
     def update(self, other: Composite | Mapping[Any, Any]) -> Self:
-        """Put in every entry of ``other``; nested Composites are updated rather than replaced."""
+        """Put in every entry of ``other``; nested Composites are updated rather than replaced.
+
+        Raises:
+            KeyError, TypeError, ValueError, RuntimeError: as ``set``, before anything is changed.
+        """
+        self._check_unlocked("update")
+        self.clone()._update(other)
+        return self._update(other)
+
+    def _update(self, other: Composite | Mapping[Any, Any]) -> Self:
         for key, spec in other.items():
             mine = self.get(key, None)
             if isinstance(mine, Composite) and isinstance(spec, (Composite, Mapping)):
-                mine.update(spec)
+                mine._update(spec)
             else:
                 self.set(key, spec)
         return self
@@ -252,7 +261,7 @@ class Composite(TensorSpec):
         return found
 
     def select(self, *keys: Key, strict: bool = True) -> Self:
-        """Return a spec with the given entries only.
+        """Return a spec with copies of the given entries only.
 
         Raises:
             KeyError: ``strict`` and one is missing.
@@ -267,18 +276,18 @@ class Composite(TensorSpec):
         for name in self._names():
             if rest := groups.get(name):
                 spec = self._entry(name)
-                kept[name] = spec if () in rest or not isinstance(spec, Composite) else spec.select(*rest)
+                kept[name] = spec.clone() if () in rest or not isinstance(spec, Composite) else spec.select(*rest)
         return self._like(kept, self._shape, self._device)
 
     def exclude(self, *keys: Key) -> Self:
-        """Return a spec without the given entries; those that are missing are passed over."""
+        """Return a spec with copies of all but the given entries; those that are missing are passed over."""
         paths = [as_path(key) for key in keys]
         kept: dict[str, TensorSpec] = {}
         for name in self._names():
             rest = [path[1:] for path in paths if path[0] == name]
             spec = self._entry(name)
             if () not in rest:
-                kept[name] = spec.exclude(*rest) if rest and isinstance(spec, Composite) else spec
+                kept[name] = spec.exclude(*rest) if rest and isinstance(spec, Composite) else spec.clone()
         return self._like(kept, self._shape, self._device)
 
     def is_empty(self, recurse: bool = False) -> bool:
@@ -361,13 +370,14 @@ class Composite(TensorSpec):
     def _faults_of_rows(self, value: LazyStackedTensorDict, key: tuple[str, ...], lead: int) -> list[str]:
         """List the faults of a lazy stack, whose rows may differ in keys and, along dynamic dims, in shape."""
         rows = value.unbind(value.stack_dim)
+        specs: tuple[TensorSpec, ...]
         if value.stack_dim < lead:
             specs, lead = (self,) * len(rows), lead - 1
         elif self._shape[value.stack_dim - lead] == -1:
             at: Index = (*[slice(None)] * (value.stack_dim - lead), 0)
             specs = (self._index(at),) * len(rows)
         else:
-            specs = self.unbind(value.stack_dim - lead)  # type: ignore[assignment]
+            specs = self.unbind(value.stack_dim - lead)
         return [
             f"row {row}: {fault}"
             for row, (spec, part) in enumerate(zip(specs, rows, strict=True))

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 
 from gymbridge.errors import SpecError
 from gymbridge.specs._base import TensorSpec, name_of
-from gymbridge.specs._bridge import PickledTensor, array_of, as_device, as_torch_dtype, tensor_of
+from gymbridge.specs._bridge import IntegerRange, PickledTensor, array_of, as_device, as_torch_dtype, tensor_of
 from gymbridge.specs._shapes import Indexing, as_size, concrete, fits_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Self
 
     from gymbridge.specs._bridge import DeviceLike, DtypeLike
     from gymbridge.specs._shapes import Index, ShapeLike
+
+Operation: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 MAX_ENUMERATION = 1 << 24
 """``enumerate`` refuses to build more values than this."""
@@ -27,13 +28,14 @@ MAX_ENUMERATION = 1 << 24
 class LeafSpec(TensorSpec):
     """A spec of one tensor.
 
-    A kind says in ``_batch_tensors`` which of its attributes are tensors (or None) whose leading dims are the batch
-    dims, with size 1 for a dynamic dim; what happens to the batch dims happens to them too. ``_other_tensors`` only
-    move between devices. No tensor is ever written in place, so that specs may share them.
+    A kind says in ``_batch_held`` which of its attributes hold tensors (or None) whose leading dims are the batch
+    dims, with size 1 for a dynamic dim; what happens to the batch dims happens to them too. ``_compared`` names the
+    tensors that make two specs of one form differ. No tensor is ever written in place, so that specs may share them,
+    and what can be learnt from them once is learnt before they move to a device, so that nothing waits for one.
     """
 
-    _batch_tensors: ClassVar[tuple[str, ...]] = ()
-    _other_tensors: ClassVar[tuple[str, ...]] = ()
+    _batch_held: ClassVar[tuple[str, ...]] = ()
+    _compared: ClassVar[tuple[str, ...]] = ()
 
     space_type: type | None = None
     """The type of custom space that this spec was made from, which alone can tell the space back (not compared)."""
@@ -146,6 +148,8 @@ class LeafSpec(TensorSpec):
 
     def to_numpy(self, value: torch.Tensor) -> Any:
         """Return the space's value for a tensor: the inverse of ``encode``."""
+        if not isinstance(value, torch.Tensor):
+            raise SpecError(f"value: got {type(value).__name__}, expected a tensor of dtype {self._dtype}")
         if not fits_end(value.shape, self._shape):
             raise SpecError(f"value: shape: got {list(value.shape)}, expected {self._trailing(self._shape)}")
         return array_of(value).copy()
@@ -193,24 +197,23 @@ class LeafSpec(TensorSpec):
     def _with_device(self, device: torch.device) -> Self:
         new = LeafSpec.clone(self)
         new._device = device
-        for name in (*self._batch_tensors, *self._other_tensors):
-            tensor = getattr(self, name)
-            setattr(new, name, None if tensor is None else tensor.to(device))
-        new._prepare()
+        new._change_held(tuple(vars(self)), lambda tensor: tensor.to(device))
         return new
 
-    def _mapped(self, operation: Callable[[torch.Tensor], torch.Tensor], batch: torch.Size) -> Self:
-        """Return this spec with ``batch`` as its batch shape and its batch tensors put through ``operation``."""
+    def _mapped(self, operation: Operation, batch: torch.Size) -> Self:
+        """Return this spec with ``batch`` as its batch shape and what has batch dims put through ``operation``."""
         new = LeafSpec.clone(self)
         new._shape = torch.Size([*batch, *self._event_shape])
-        for name in self._batch_tensors:
-            tensor = getattr(self, name)
-            setattr(new, name, None if tensor is None else operation(tensor))
-        new._prepare()
+        new._change_held(self._batch_held, operation)
         return new
 
-    def _prepare(self) -> None:
-        """Work out, once for each spec, what values are drawn and checked with."""
+    def _change_held(self, names: tuple[str, ...], operation: Operation) -> None:
+        for name in names:
+            held = getattr(self, name)
+            if isinstance(held, torch.Tensor):
+                setattr(self, name, operation(held))
+            elif isinstance(held, IntegerRange):
+                setattr(self, name, held.mapped(operation))
 
     def _expand(self, batch: torch.Size) -> Self:
         dims, sizes = len(self._batch_shape), concrete(batch)
@@ -242,9 +245,7 @@ class LeafSpec(TensorSpec):
         if type(other) is not type(self) or not isinstance(other, LeafSpec):
             return NotImplemented
         mine, theirs = ((spec._shape, spec._dtype, spec._device) for spec in (self, other))
-        return mine == theirs and all(
-            _same(getattr(self, name), getattr(other, name)) for name in (*self._batch_tensors, *self._other_tensors)
-        )
+        return mine == theirs and all(_same(getattr(self, name), getattr(other, name)) for name in self._compared)
 
     __hash__ = None
 

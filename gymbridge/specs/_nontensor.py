@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -72,6 +71,10 @@ class NonTensor(LeafSpec):
         return self._data_dtype
 
     @property
+    def _holds_data(self) -> bool:
+        return True
+
+    @property
     def example_data(self) -> Any:
         """What ``rand``, ``zero`` and ``one`` give for each element."""
         return self._example_data
@@ -122,7 +125,7 @@ class NonTensor(LeafSpec):
         return value
 
     def encode(self, value: Any) -> Any:
-        """Return ``value`` wrapped: one datum, or for a batch shape nested sequences of them.
+        """Return ``value`` wrapped: one datum, or nested sequences of them for a batch shape, with no dims before it.
 
         Raises:
             SpecError: the sequences do not have the lengths of ``shape``.
@@ -131,6 +134,8 @@ class NonTensor(LeafSpec):
 
     def to_numpy(self, value: Any) -> Any:
         """Return the data of ``value``: one datum, or nested lists of them."""
+        if found := self._form_faults(value, "value"):
+            raise SpecError("\n".join(found))
         return value.tolist() if value.batch_dims else value.data
 
     def cardinality(self) -> int | float:
@@ -191,13 +196,15 @@ def _data_of(value: Any) -> Iterator[Any]:
 
 
 def _same_data(one: Any, other: Any) -> bool:
+    """Compare data that may hold arrays, whose own ``==`` is not one bool."""
     if one is other:
         return True
     if type(one) is not type(other):
         return False
-    if isinstance(one, Mapping):
+    if isinstance(one, (np.ndarray, torch.Tensor)):
+        return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())
+    if isinstance(one, dict):
         return one.keys() == other.keys() and all(_same_data(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(_same_data, one, other))
-    same = one == other
-    return bool(same) if isinstance(same, (bool, np.bool_)) else bool(np.all(np.asarray(same)))
+    return bool(one == other)

@@ -17,6 +17,7 @@ from gymbridge.specs._bridge import (
     clamp,
     draw_any,
     extremes,
+    from_array,
     outside,
 )
 from gymbridge.specs._leaf import LeafSpec, shown_numbers
@@ -53,7 +54,8 @@ class Bounded(LeafSpec):
         (torch.Size([3]), True, False)
     """
 
-    _batch_tensors: ClassVar[tuple[str, ...]] = ("_low", "_high")
+    _batch_held: ClassVar[tuple[str, ...]] = ("_low", "_high", "_range")
+    _compared: ClassVar[tuple[str, ...]] = ("_low", "_high")
     _shown = ("shape", "low", "high", "dtype", "device")
 
     def __init__(
@@ -71,19 +73,18 @@ class Bounded(LeafSpec):
                 raise ValueError(f"Bounded({low!r}, {high!r}) needs a shape, for its bounds have no dims")
             shape = np.broadcast_shapes(lowest.shape, highest.shape)
         super().__init__(shape, device, dtype)
-        drawn = concrete(self._shape)
-        self._low, self._high = (_on_device(bound, drawn, self) for bound in (lowest, highest))
         if (lowest > highest).any():
             raise ValueError(f"Bounded: low > high somewhere: low={low!r}, high={high!r}")
-        self._prepare()
-
-    def _prepare(self) -> None:
-        self._range: IntegerRange | None = None
-        self._is_finite = True
-        if self._dtype.is_floating_point:
-            self._is_finite = bool(torch.isfinite(self._low).all() and torch.isfinite(self._high).all())
-        else:
-            self._range = IntegerRange(self._low, self._high)
+        bounds = [from_array(np.array(bound)).to(self._dtype) for bound in (lowest, highest)]
+        self._is_finite = all(bool(torch.isfinite(bound).all()) for bound in bounds)
+        self._range = None if self._dtype.is_floating_point else IntegerRange(*bounds)
+        self._low, self._high = bounds
+        drawn = concrete(self._shape)
+        try:
+            self._change_held(self._batch_held, lambda bound: bound.to(self._device).expand(drawn))
+        except RuntimeError as error:
+            got = [list(bound.shape) for bound in bounds]
+            raise ValueError(f"Bounded: bounds of shapes {got} do not fit shape {list(self._shape)}") from error
 
     @property
     def low(self) -> torch.Tensor:
@@ -187,14 +188,6 @@ def _as_bound(name: str, value: Any, dtype: torch.dtype) -> NDArray[Any]:
     if (~np.isinf(given) & (bound != given)).any():
         raise ValueError(f"Bounded: {name}={value!r} does not fit {dtype}")
     return bound
-
-
-def _on_device(bound: NDArray[Any], shape: torch.Size, spec: LeafSpec) -> torch.Tensor:
-    tensor = torch.from_numpy(np.array(bound)).to(spec.device, spec.dtype)
-    try:
-        return tensor.expand(shape)
-    except RuntimeError as error:
-        raise ValueError(f"Bounded: bounds of shape {list(bound.shape)} do not fit shape {list(spec.shape)}") from error
 
 
 class Unbounded(LeafSpec):

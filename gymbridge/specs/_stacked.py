@@ -11,14 +11,13 @@ from tensordict import TensorDictBase, is_tensor_collection
 
 from gymbridge.errors import SpecError
 from gymbridge.specs._base import TensorSpec, name_of
-from gymbridge.specs._bridge import cartesian
+from gymbridge.specs._bridge import array_of, cartesian
 from gymbridge.specs._composite import Composite, as_path
-from gymbridge.specs._leaf import MAX_ENUMERATION, LeafSpec
-from gymbridge.specs._nontensor import NonTensor
+from gymbridge.specs._leaf import MAX_ENUMERATION
 from gymbridge.specs._shapes import Indexing, as_dim, as_size, fits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -66,20 +65,16 @@ def _check_alike(specs: Sequence[Any]) -> None:
             raise TypeError(f"a stack is made of specs, got {type(spec).__name__}")
     first = specs[0]
     for i, spec in enumerate(specs):
-        if isinstance(spec, Composite) != isinstance(first, Composite) or _holds_data(spec) != _holds_data(first):
+        if isinstance(spec, Composite) != isinstance(first, Composite) or spec._holds_data != first._holds_data:
             raise ValueError(f"cannot stack spec {i}, {spec._title}, with spec 0, {first._title}")
         if spec.ndim != first.ndim:
             raise ValueError(f"cannot stack spec {i} of shape {list(spec.shape)} with spec 0 of {list(first.shape)}")
 
 
-def _holds_data(spec: TensorSpec) -> bool:
-    return spec._holds_data if isinstance(spec, Stacked) else isinstance(spec, NonTensor)
-
-
 class _Stack(TensorSpec):
     """What the lazy stacks of leaves and of Composites share: one spec for each place along ``dim``."""
 
-    _specs: Any
+    _members: list[Any]
     _dim: int
 
     def _init_stack(self, specs: Sequence[TensorSpec], dim: int) -> None:
@@ -132,12 +127,11 @@ class _Stack(TensorSpec):
 
     # -- values
 
+    def _stack_values(self, values: list[Any], dim: int) -> Any:
+        return self._members[0]._stack_values(values, dim)
+
     def _gathered(self, values: list[Any], lead: int) -> Any:
         return self._members[0]._stack_values(values, self._dim + lead)
-
-    @staticmethod
-    def _stack_values(values: list[Any], dim: int) -> Any:
-        raise NotImplementedError
 
     def rand(self, shape: ShapeLike = ()) -> Any:
         """Draw a value of each spec, stacked."""
@@ -201,7 +195,8 @@ class _Stack(TensorSpec):
 
     def cardinality(self) -> int | float:
         """Return the number of values: each spec's, multiplied."""
-        return math.prod(spec.cardinality() for spec in self._members)
+        counts: list[int | float] = [spec.cardinality() for spec in self._members]
+        return math.prod(counts)
 
     def enumerate(self, use_mask: bool = False) -> Any:
         """Return every combination of the specs' values, along a new first dim.
@@ -270,10 +265,13 @@ class _Stack(TensorSpec):
 
         def picked(entry: Any) -> Any:
             if isinstance(entry, slice):
-                return [spec._index(rest) for spec in self._members[entry]]
+                return [member(i) for i in range(*entry.indices(len(self._members)))]
             if isinstance(entry, int):
-                return self._members[entry]._index(rest)
-            return [picked(part) for part in entry] if entry.ndim else picked(int(entry))
+                return member(entry)
+            return [picked(part) for part in entry] if entry.ndim else member(int(entry))
+
+        def member(i: int) -> Any:
+            return self._members[i]._index(rest) if rest else self._members[i]
 
         return _stacked_at(picked(entry), dim, self._title)
 
@@ -343,7 +341,7 @@ class Stacked(_Stack):
 
     @property
     def _holds_data(self) -> bool:
-        return _holds_data(self._members[0])
+        return bool(self._members[0]._holds_data)
 
     def _gathered(self, values: list[Any], lead: int) -> Any:
         forms = {(tuple(value.shape), getattr(value, "dtype", None)) for value in values}
@@ -353,18 +351,15 @@ class Stacked(_Stack):
             )
         return super()._gathered(values, lead)
 
-    def _stack_values(self, values: list[Any], dim: int) -> Any:  # type: ignore[override]
-        return self._members[0]._stack_values(values, dim)
-
     @property
     def _space_ndim(self) -> int:
-        return self._members[0]._space_ndim + 1
+        return 1 + int(self._members[0]._space_ndim)
 
     def encode(self, value: Any) -> Any:
         """Return the tensor for values of the space, an array (or nested list) with the stack's dim at its place."""
         if self._holds_data:
             return super().encode(value)
-        array = np.asarray(value)
+        array = array_of(value) if isinstance(value, torch.Tensor) else np.asarray(value)
         lead = array.ndim - self._space_ndim
         if lead < 0 or array.shape[lead + self._dim] != len(self._members):
             raise SpecError(f"value: got shape {list(array.shape)}, expected {len(self._members)} in dim {self._dim}")
@@ -383,7 +378,16 @@ class Stacked(_Stack):
 
         Args:
             mask: one mask for each spec, or a tensor with the stack's dim first; None allows all.
+
+        Raises:
+            TypeError: one of the specs has no masks.
+            ValueError: there are not as many masks as specs.
         """
+        for spec in self._members:
+            if not hasattr(spec, "update_mask"):
+                raise TypeError(f"{spec._title} has no masks")
+        if mask is not None and len(mask) != len(self._members):
+            raise ValueError(f"mask: got {len(mask)}, expected one for each of {len(self._members)} specs")
         for i, spec in enumerate(self._members):
             spec.update_mask(None if mask is None else mask[i])
 
@@ -426,7 +430,7 @@ class StackedComposite(_Stack, Composite):
 
     @property
     def _composites(self) -> list[Composite]:
-        return self._members  # type: ignore[return-value]  # checked at construction
+        return self._members
 
     def _names(self) -> list[str]:
         first, *others = (spec._names() for spec in self._composites)
@@ -450,8 +454,10 @@ class StackedComposite(_Stack, Composite):
                 f"entry {name_of(path)}: got {spec._title} with batch dims {list(spec._batch_shape)}, "
                 f"expected batch dims that begin with {list(self.shape)}"
             )
-        for member, part in zip(self._composites, spec.unbind(self._dim), strict=True):
-            member.set(path, part)
+        parts = spec.unbind(self._dim)
+        for members in (self.clone()._composites, self._composites):  # tried on a copy, so that it is done whole or not
+            for member, part in zip(members, parts, strict=True):
+                member.set(path, part)
         return self
 
     def __delitem__(self, key: Key) -> None:
@@ -476,7 +482,7 @@ class StackedComposite(_Stack, Composite):
     @property
     def is_locked(self) -> bool:
         """Whether entries can neither be set nor removed."""
-        return all(spec.is_locked for spec in self._composites)
+        return any(spec.is_locked for spec in self._composites)
 
     def _set_lock(self, is_locked: bool) -> Self:
         for spec in self._composites:
@@ -488,10 +494,6 @@ class StackedComposite(_Stack, Composite):
         if not isinstance(value, TensorDictBase):
             return [f"{name_of(key)}: got {type(value).__name__}, expected a TensorDict"]
         return super().faults(value, key, batch_dims)
-
-    @staticmethod
-    def _stack_values(values: list[Any], dim: int) -> Any:
-        return Composite._stack_values(values, dim)
 
     def __repr__(self) -> str:
         shared = self._names()

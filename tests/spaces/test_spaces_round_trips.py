@@ -128,6 +128,32 @@ def test_a_space_comes_back_from_its_spec(space: Space, categorical: bool) -> No
     assert plain_space(back) == plain_space(space)
 
 
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.MultiBinary((3,)),
+        spaces.MultiBinary(()),
+        spaces.MultiDiscrete(np.array(3), start=np.array(-1)),
+        spaces.MultiDiscrete(np.zeros((2, 0), np.int64)),
+        spaces.Discrete(127, start=-127, dtype=np.int8),
+        spaces.Discrete(2**63 - 1, dtype=np.uint64),
+        spaces.Dict([("b", spaces.Discrete(2)), ("a", spaces.Dict([("z", spaces.Discrete(2)), ("y", spaces.Dict())]))]),
+    ],
+    ids=str,
+)
+def test_spaces_that_are_seldom_generated_come_back(space: Space) -> None:
+    """``MultiBinary(3)`` and ``MultiBinary((3,))`` are not equal; the keys of a ``Dict`` have an order."""
+    assert plain_space(spec_to_space(space_to_spec(space))) == plain_space(space)
+    assert plain_space(spec_to_space(observation_spec(space))) == plain_space(space)
+    one_hot = spec_to_space(space_to_spec(space, categorical_action_encoding=False))
+    assert plain_space(one_hot) == plain_space(space)
+    if isinstance(space, spaces.MultiDiscrete):
+        sample = np.asarray(space.sample())
+        assert plain(from_tensordict(space, to_tensordict(space, sample))) == plain(sample)
+        codec = ActionCodec(space, categorical_action_encoding=False)
+        assert plain(codec.decode(codec.encode([sample]))) == plain([sample])
+
+
 @many
 @given(space=st.one_of(any_spaces(), extreme_boxes()))
 def test_a_space_comes_back_from_its_observation_spec(space: Space) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
+import torch
 
 from gymbridge.engine.gym_host import close_all
 from gymbridge.engine.local import LocalEngine, make_all
@@ -60,6 +61,13 @@ class BatchedEnvBase(EngineEnv):
         created = _one_each("create_env_fn", create_env_fn, num_envs)
         kwargs = _one_each("create_env_kwargs", create_env_kwargs or {}, num_envs)
         self._makers = [env_maker(fn, copy.deepcopy(dict(own))) for fn, own in zip(created, kwargs, strict=True)]
+
+    @property
+    def device(self) -> torch.device | None:
+        """Device of all that the env returns; that of the envs unless told, which starts them if they never ran."""
+        if self._device is None and "observation" not in self._specs:
+            _ = self._face
+        return self._device
 
     def start(self) -> Self:
         """Starts the envs now instead of at the first use; returns the env.

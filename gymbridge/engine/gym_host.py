@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.conform import Conform, casting, exact
+from gymbridge.engine.contract import env_faults
 from gymbridge.engine.host import NOTHING, Report
 from gymbridge.engine.layout import Leaf
 from gymbridge.errors import EnvOutputError
@@ -291,7 +292,7 @@ class GymHost:
                     truncations[row] = truncated
                     self._state[row] = _ENDED
                     if op == _STEP_MAYBE_RESET:
-                        report = self._reset(row, {}, report)
+                        report = self._reset(row, reset_kwargs[row] if reset_kwargs else {}, report)
             except Exception as error:
                 report = _own(report)
                 report.errors[row] = error
@@ -343,6 +344,11 @@ class GymHost:
     def render(self, row: int) -> Any:
         """What the row's env renders."""
         return self.envs[row].render()
+
+    def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
+        """See :class:`~gymbridge.engine.host.Host`."""
+        self._state[row] = RowState.NEW
+        return env_faults(self.envs[row], num_steps, seed)
 
     def close(self) -> None:
         """See :class:`~gymbridge.engine.host.Host`."""

@@ -70,7 +70,7 @@ class Host(Protocol):
         Args:
             ops: one :class:`~gymbridge.engine.codes.Op` a row.
             actions: one action a row, as the env takes it; those of rows that do not step are ignored.
-            reset_kwargs: keyword arguments of each row's reset, for ``RESET`` ops; None for none.
+            reset_kwargs: keyword arguments of each row's reset, where it is reset; None for none.
         """
 
     def call(self, row: int, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -81,6 +81,9 @@ class Host(Protocol):
 
     def render(self, row: int) -> Any:
         """What the row's env renders."""
+
+    def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
+        """What a row's env returns against its spaces, a line each; the env is to be reset before its next step."""
 
     def close(self) -> None:
         """Closes the envs, each of them even if another's ``close`` raises; the first error is raised at the end."""

@@ -84,6 +84,10 @@ class LocalEngine:
         """What a row's env renders."""
         return self._host.render(row)
 
+    def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
+        """What a row's env returns against its spaces; see :func:`gymbridge.engine.contract.env_faults`."""
+        return self._host.faults(row, num_steps, seed)
+
     def close(self) -> None:
         """Closes the envs, each of them even if another's ``close`` raises; raises the first error at the end."""
         self._host.close()

@@ -11,11 +11,12 @@ import torch
 from gymnasium.error import ClosedEnvironmentError
 from tensordict import TensorDict, TensorDictBase
 
+from gymbridge.envs.checking import output_faults
 from gymbridge.envs.masks import read_mask
 from gymbridge.envs.rollouts import rollout
 from gymbridge.envs.spec_access import FullSpec, LeafSpec
-from gymbridge.envs.tensordicts import entry, put_entry
-from gymbridge.envs.transitions import step_mdp
+from gymbridge.envs.tensordicts import entry, leaf_paths
+from gymbridge.envs.transitions import put_first, put_next, step_mdp
 from gymbridge.specs import Binary, Composite, TensorSpec
 
 if TYPE_CHECKING:
@@ -53,9 +54,10 @@ class EnvBase(ABC):
     ``state_spec`` if they are not the usual ones) and writes three methods:
 
     - ``_reset(td, **kwargs)``: observation (and done flags, if any can be True) as a TensorDict ``[*B]``. ``td`` is
-      None or what the caller gave; where it has ``"_reset"``, only these envs are to be reset;
-    - ``_step(td)``: observation, reward and done flags as a TensorDict ``[*B]``, one missing flag of the three is
-      completed. ``td`` has the keys of the action and state specs;
+      None or what the caller gave; where it has ``"_reset"``, bool ``[*B]``, only these envs are to be reset;
+    - ``_step(td)``: observation, reward and done flags as a TensorDict ``[*B]``; missing flags are completed. ``td``
+      has the keys of the action and state specs and, under ``"next"``, what the caller put there for keys of the
+      specs; where it has ``"_step"``, bool ``[*B]``, only these envs are to be stepped;
     - ``_set_seed(seed)``: seeds the env's random generator.
 
     Args:
@@ -273,12 +275,8 @@ class EnvBase(ABC):
             raise ValueError(
                 f"_reset: {type(self).__name__} has partial_reset=False and is reset whole only; got the mask {mask}"
             )
-        if mask is not None and not mask.any():
-            first = self._untouched(tensordict, {})
-        else:
-            first = self._first(tensordict, mask, kwargs)
-        self._latest = first
-        return first if tensordict is None else self._over(tensordict, first)
+        first = self._first(tensordict, mask, kwargs)
+        return first if tensordict is None else put_first(tensordict, first)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Steps the env, or those envs of a batch that ``"_step"`` picks.
@@ -303,7 +301,7 @@ class EnvBase(ABC):
         self._require_batch_size("step", tensordict)
         mask = read_mask(tensordict, "_step", self.batch_size)
         following = self._next(tensordict, mask)
-        return self._put_next(tensordict, following, entry(tensordict, "next"))
+        return put_next(tensordict, following, entry(tensordict, "next"))
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Steps the env and resets those envs of a batch whose episode ended in this step.
@@ -325,7 +323,7 @@ class EnvBase(ABC):
         self._require_batch_size("step_and_maybe_reset", tensordict)
         mask = read_mask(tensordict, "_step", self.batch_size)
         following = self._next(tensordict, mask)
-        tensordict = self._put_next(tensordict, following, entry(tensordict, "next"))
+        tensordict = put_next(tensordict, following, entry(tensordict, "next"))
         root = self.step_mdp(tensordict)
         ended = _per_env(tensordict["next", "done"], self.ndim)
         if mask is not None:
@@ -340,12 +338,15 @@ class EnvBase(ABC):
         self, tensordict: TensorDictBase | None, mask: torch.Tensor | None, kwargs: dict[str, Any]
     ) -> TensorDictBase:
         """Observation and flags after a reset of the envs that the mask picks."""
-        first = self._with_flags(self._reset(tensordict, **kwargs))
+        if mask is not None and not mask.any():
+            return self._shown(tensordict, {})
+        given = None if tensordict is None else self._with_mask(tensordict.copy(), "_reset", mask)
+        first = self._with_flags(self._reset(given, **kwargs))
         done = _per_env(first["done"], self.ndim)
         done = done if mask is None else done & mask.to(done.device)
         if done.any():
             raise RuntimeError(f"{type(self).__name__}: envs {_where(done)} are still done after their reset")
-        return first if mask is None else self._choose(mask, first, self._untouched(tensordict, first))
+        return self._merged(mask, first, tensordict, {})
 
     def _next(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
         """What stands under ``"next"`` after a step of the envs that the mask picks."""
@@ -353,34 +354,63 @@ class EnvBase(ABC):
             raise ValueError(
                 f"_step: {type(self).__name__} has partial_step=False and is stepped whole only; got the mask {mask}"
             )
+        zero = self.full_reward_spec.zero()
+        if "info" in self.full_observation_spec.keys():
+            zero["info"] = self.full_observation_spec["info"].zero()
         if mask is not None and not mask.any():
-            return self._untouched(tensordict, self.full_reward_spec.zero())
+            return self._shown(tensordict, zero)
         self._require_inputs(tensordict)
-        following = self._with_flags(self._step(tensordict))
-        if mask is not None:
-            zero = {key: torch.zeros_like(following.get(key)) for key in self.reward_keys}
-            following = self._choose(mask, following, self._untouched(tensordict, {**dict(following.items()), **zero}))
-        self._latest = following
-        return following
+        following = self._with_flags(self._step(self._inputs(tensordict, mask)))
+        return self._merged(mask, following, tensordict, zero)
 
-    def _untouched(self, tensordict: TensorDictBase | None, rest: Any) -> TensorDictBase:
-        """The envs' own observation and flags: td's where it has them, else their latest; with ``rest`` beside."""
-        own = TensorDict(dict(rest.items()), self.batch_size, device=self.device)
+    def _inputs(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
+        """What reaches the env: actions, states, what stands under ``"next"`` at a key of the specs, and the mask."""
+        preset = [
+            ("next", *((key,) if isinstance(key, str) else key))
+            for spec in (self.full_observation_spec, self.full_reward_spec, self.full_done_spec, self.full_state_spec)
+            for key in spec.keys(True, True)
+        ]
+        states = self.full_state_spec.keys(True, True)
+        given: TensorDictBase = tensordict.select(*self.action_keys, *states, *preset, strict=False)
+        return self._with_mask(given, "_step", mask)
+
+    def _with_mask(self, given: TensorDictBase, name: str, mask: torch.Tensor | None) -> TensorDictBase:
+        """What an env is given, with its mask ``[*B]``; without one, where every env is picked."""
+        if mask is not None:
+            given.set(name, mask.to(self.device) if self.device is not None else mask)
+        elif entry(given, name) is not None:
+            del given[name]
+        return given
+
+    def _merged(
+        self, mask: torch.Tensor | None, made: TensorDictBase, tensordict: TensorDictBase | None, zero: Any
+    ) -> TensorDictBase:
+        """What the env made, for the envs that the mask picks; for the others what they show."""
+        if mask is None:
+            self._latest = made.copy()
+            return made
+        shown = self._chosen(mask, made, self._shown(tensordict, zero))
+        self._latest = self._chosen(mask, made, self._shown(None, zero))
+        return shown
+
+    def _shown(self, tensordict: TensorDictBase | None, zero: Any) -> TensorDictBase:
+        """Each env's observation and flags: td's where it has them, else the env's latest; ``zero`` as it is."""
+        shown = TensorDict({}, self.batch_size, device=self.device)
         for spec in (self.full_observation_spec, self.full_done_spec):
             for key in spec.keys(True, True):
                 value = None if tensordict is None else tensordict.get(key, None)
                 if value is None and self._latest is not None:
                     value = self._latest.get(key, None)
-                own.set(key, spec[key].zero() if value is None else value.clone())
-        return own
+                shown.set(key, spec[key].zero() if value is None else value.clone())
+        return shown.update(zero)
 
-    def _choose(self, mask: torch.Tensor, picked: TensorDictBase, others: TensorDictBase) -> TensorDictBase:
-        """Rows of ``picked`` where the mask is True, of ``others`` elsewhere."""
+    def _chosen(self, mask: torch.Tensor, picked: TensorDictBase, others: TensorDictBase) -> TensorDictBase:
+        """Rows of ``picked`` where the mask is True, of ``others`` elsewhere; zeros where these have none."""
         chosen = picked.empty()
-        for key in picked.keys(True, True):
-            value = picked.get(key)
+        for key in leaf_paths(picked):
+            value, other = picked.get(key), others.get(key, None)
             rows = mask.to(value.device).reshape(*mask.shape, *[1] * (value.ndim - mask.ndim))
-            chosen.set(key, torch.where(rows, value, others.get(key)))
+            chosen.set(key, torch.where(rows, value, torch.zeros_like(value) if other is None else other))
         return chosen
 
     def _with_flags(self, out: TensorDictBase) -> TensorDictBase:
@@ -407,27 +437,6 @@ class EnvBase(ABC):
         for name in FLAGS:
             out.set(name, flags[name])
         return out
-
-    def _over(self, tensordict: TensorDictBase, first: TensorDictBase) -> TensorDictBase:
-        """What a reset was given, without its mask and ``next``, with what it gave."""
-        out = tensordict.exclude("_reset", "next")
-        for key in first.keys(True, True):
-            out.set(key, first.get(key))
-        return out
-
-    def _put_next(
-        self, tensordict: TensorDictBase, following: TensorDictBase, preset: TensorDictBase | None
-    ) -> TensorDictBase:
-        """Sets ``"next"`` over what was there, of which it keeps the other keys, and takes the mask out."""
-        if preset is not None:
-            mine = set(following.keys(True, True))
-            for key in preset.keys(True, True):
-                if key not in mine:
-                    following.set(key, preset.get(key))
-        if entry(tensordict, "_step") is not None:
-            del tensordict["_step"]
-        put_entry(tensordict, "next", following)
-        return tensordict
 
     def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the next step from what :meth:`step` returned; see :func:`gymbridge.envs.step_mdp`."""
@@ -523,6 +532,10 @@ class EnvBase(ABC):
             following.update(spec.zero())
         return fake.set("next", following)
 
+    def _output_faults(self, num_steps: int, seed: int | None) -> list[str]:
+        """What ``_reset`` and ``_step`` return against the specs, a line each."""
+        return output_faults(self, num_steps)
+
     # ---------------------------------------------------------------- seeds, devices, the end
 
     def set_seed(self, seed: int | None, static_seed: bool = False) -> int | None:
@@ -544,6 +557,7 @@ class EnvBase(ABC):
         """Has the env return everything on a device; returns the env."""
         self._device = indexed(torch.device(device))
         self._specs = {kind: spec.to(self._device) for kind, spec in self._specs.items()}
+        self.set_spec_lock_(self._specs_locked)
         if self._latest is not None:
             self._latest = self._latest.to(self._device)
         return self
@@ -569,7 +583,7 @@ class EnvBase(ABC):
         self.close(raise_if_closed=False)
 
     def __repr__(self) -> str:
-        lines = [f"batch_size={[*self.batch_size]}", f"device={self.device}"]
+        lines = [f"batch_size={[*self.batch_size]}", f"device={self._device}"]
         lines += [f"{kind}_spec={spec}" for kind, spec in self._specs.items()]
         return f"{type(self).__name__}(\n" + ",\n".join(f"    {line}".replace("\n", "\n    ") for line in lines) + ")"
 

@@ -2,51 +2,112 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import torch
 from tensordict import TensorDictBase
 
-from gymbridge.envs.base import EnvBase
 from gymbridge.errors import EnvSpecError
 from gymbridge.specs import Composite
 
-__all__ = ["check_env_specs"]
+if TYPE_CHECKING:
+    from gymbridge.envs.base import EnvBase
+
+__all__ = ["check_env_specs", "output_faults"]
+
+FLAGS = ("done", "terminated", "truncated")
 
 
 def check_env_specs(env: EnvBase, *, num_steps: int = 10, seed: int | None = 0) -> None:
     """Steps an env with random actions and compares all that it returns with its specs, key by key.
 
     Args:
-        env: the env; it is reset, seeded and stepped.
+        env: the env; it is reset, seeded and stepped, and to be reset before it is used again.
         num_steps: steps, across episodes.
         seed: for the env and for torch's random generator, whose state is put back; None seeds neither.
 
     Raises:
         EnvSpecError: one line for each key that is missing or that no spec has, and for each shape, dtype, device or
-            value that is not as its spec says.
+            value that is not as its spec says; for gymnasium envs, for each item, shape, dtype, type or value that is
+            not as their spaces say.
 
     Example:
         >>> from gymbridge.envs import GymEnv
         >>> check_env_specs(GymEnv("CartPole-v1"))
     """
-    root_spec = _merged(env, env.full_observation_spec, env.full_done_spec)
-    next_spec = _merged(env, env.full_observation_spec, env.full_reward_spec, env.full_done_spec)
-    faults: dict[str, None] = {}
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
             env.set_seed(seed)
-        root = env.reset()
-        _note(faults, "reset", root_spec.faults(root))
-        for _ in range(num_steps):
-            stepped, root = env.step_and_maybe_reset(env.rand_action(root))
-            _note(faults, "step", next_spec.faults(stepped.get("next"), ("next",)))
-            _note(faults, "step", _device_faults(env, stepped))
-            root = root.select(*root_spec.keys(True, True), *env.full_state_spec.keys(True, True), strict=False)
-            _note(
-                faults, "step_and_maybe_reset", root_spec.faults(root.select(*root_spec.keys(True, True), strict=False))
-            )
+        # first the env's own outputs, since steps of an env that gives anything else may not get through
+        faults = env._output_faults(num_steps, seed) or _step_faults(env, num_steps)
     if faults:
-        raise EnvSpecError(type(env).__name__, list(faults))
+        raise EnvSpecError(type(env).__name__, faults)
+
+
+def output_faults(env: EnvBase, num_steps: int) -> list[str]:
+    """What an env's own ``_reset`` and ``_step`` return against the specs; flags may be missing, they are completed."""
+    first, following = _root_spec(env), _next_spec(env)
+    faults: dict[str, None] = {}
+    root = env._reset(None)
+    _note(faults, "_reset", _raw_faults(env, first, root))
+    for _ in range(num_steps):
+        given = env.full_state_spec.rand().update(env.full_action_spec.rand())
+        if isinstance(root, TensorDictBase):
+            given.update(root.select(*env.full_state_spec.keys(True, True), strict=False))
+        root = env._step(given)
+        _note(faults, "_step", _raw_faults(env, following, root))
+        if not isinstance(root, TensorDictBase) or any(bool(root[name].any()) for name in FLAGS if name in root.keys()):
+            root = env._reset(None)
+            _note(faults, "_reset", _raw_faults(env, first, root))
+    return list(faults)
+
+
+def _raw_faults(env: EnvBase, spec: Composite, made: object) -> list[str]:
+    """As the spec's own, but that flags may be missing, or lack their last dim."""
+    if not isinstance(made, TensorDictBase):
+        return [f"got {type(made).__name__}, expected a TensorDict"]
+    made = made.copy()
+    complete = all(name in made.keys() for name in FLAGS)
+    for name in FLAGS:
+        flag = made.get(name, None)
+        if flag is None:
+            made.set(name, env.full_done_spec[name].zero())
+        elif flag.shape == env.batch_size:
+            made.set(name, flag.unsqueeze(-1))
+    return spec.faults(made) or (_flag_faults(made) if complete else [])
+
+
+def _step_faults(env: EnvBase, num_steps: int) -> list[str]:
+    """What ``reset``, ``step`` and ``step_and_maybe_reset`` return against the specs."""
+    root_spec, next_spec = _root_spec(env), _next_spec(env)
+    faults: dict[str, None] = {}
+    root = env.reset()
+    _note(faults, "reset", [*root_spec.faults(root), *_device_faults(env, root)])
+    for _ in range(num_steps):
+        stepped, root = env.step_and_maybe_reset(env.rand_action(_with_states(env, root)))
+        following = stepped.get("next")
+        _note(faults, "step", [*next_spec.faults(following, ("next",)), *_device_faults(env, stepped)])
+        states = [key for key in env.full_state_spec.keys(True, True) if root_spec.get(key, None) is None]
+        _note(faults, "step_and_maybe_reset", root_spec.faults(root.exclude(*states)))
+    return list(faults)
+
+
+def _with_states(env: EnvBase, root: TensorDictBase) -> TensorDictBase:
+    """With a random state at each key that the env reads and has not written."""
+    for key, spec in env.full_state_spec.items(True, True):
+        if root.get(key, None) is None:
+            root.set(key, spec.rand())
+    return root
+
+
+def _root_spec(env: EnvBase) -> Composite:
+    return _merged(env, env.full_observation_spec, env.full_done_spec)
+
+
+def _next_spec(env: EnvBase) -> Composite:
+    return _merged(env, env.full_observation_spec, env.full_reward_spec, env.full_done_spec)
 
 
 def _merged(env: EnvBase, *specs: Composite) -> Composite:
@@ -57,13 +118,21 @@ def _merged(env: EnvBase, *specs: Composite) -> Composite:
     return merged
 
 
-def _note(faults: dict[str, None], where: str, lines: list[str]) -> None:
+def _note(faults: dict[str, None], where: str, lines: Iterable[str]) -> None:
     """Each fault once, with where it was first seen."""
     for line in lines:
         faults.setdefault(f"{where}: {line}")
 
 
-def _device_faults(env: EnvBase, stepped: TensorDictBase) -> list[str]:
-    if stepped.device != env.device:
-        return [f"the TensorDict has device {stepped.device}, expected {env.device}"]
+def _flag_faults(made: TensorDictBase) -> list[str]:
+    flags = {name: made.get(name) for name in FLAGS}
+    if torch.equal(flags["done"], flags["terminated"] | flags["truncated"]):
+        return []
+    shown = {name: flag.flatten().tolist() for name, flag in flags.items()}
+    return [f"done: got {shown}, expected done to be terminated | truncated"]
+
+
+def _device_faults(env: EnvBase, made: TensorDictBase) -> list[str]:
+    if made.device != env.device:
+        return [f"the TensorDict has device {made.device}, expected {env.device}"]
     return []

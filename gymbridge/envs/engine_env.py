@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +12,8 @@ from tensordict import TensorDictBase
 from gymbridge.envs.base import FLAGS, DeviceLike, EnvBase, indexed
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.masks import read_mask
-from gymbridge.envs.tensordicts import entry, tensordict_of
+from gymbridge.envs.tensordicts import entry, leaf_paths, own, tensordict_of
+from gymbridge.envs.transitions import put_first, put_next
 from gymbridge.specs import Composite
 
 if TYPE_CHECKING:
@@ -46,12 +47,17 @@ class EngineEnv(EnvBase):
 
     def _take_specs(self, face: EngineFace) -> None:
         self.set_spec_lock_(False)
+        if self._device is not None:
+            self.full_done_spec = self.full_done_spec.to(self._device)
+            self.full_state_spec = self.full_state_spec.to(self._device)
         self.observation_spec = face.observation_spec
-        self.action_spec = face.action_spec
+        self.full_action_spec = Composite({"action": face.action_spec}, shape=self.batch_size, device=self._device)
         self.reward_spec = face.reward_spec
         self.set_spec_lock_()
         observations = self.full_observation_spec
-        self._groups = frozenset(name for name, spec in observations.items() if isinstance(spec, Composite))
+        both = {**dict(self.full_action_spec.items()), **dict(observations.items())}
+        self._groups = frozenset(name for name, spec in both.items() if isinstance(spec, Composite))
+        self._action_paths = frozenset(self.action_keys)
         self._root_names = (*observations.keys(), *FLAGS)
         self._not_carried = frozenset(
             {"next", "_step", "_reset", "_failed", "action", "reward", *FLAGS, *observations.keys()}
@@ -80,10 +86,11 @@ class EngineEnv(EnvBase):
         face = self._face
         self._require_batch_size("reset", tensordict)
         mask = read_mask(tensordict, "_reset", self.batch_size)
-        rows = range(self.numel()) if mask is None else mask.flatten().nonzero().flatten().tolist()
-        first = face.reset(tensordict, mask, self._reset_kwargs(kwargs))
-        self._take_seeds_off(rows)
-        return first if tensordict is None else self._over(tensordict, first)
+        try:
+            first = face.reset(tensordict, mask, self._reset_kwargs(kwargs))
+        finally:
+            self._take_seeds_off(face)
+        return first if tensordict is None else put_first(tensordict, first)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See :meth:`EnvBase.step`."""
@@ -91,7 +98,7 @@ class EngineEnv(EnvBase):
         face = self._engine_face or self._face
         self._require_batch_size("step", tensordict)
         mask = read_mask(tensordict, "_step", self._batch_size)
-        return self._put_next(tensordict, face.step(tensordict, mask), entry(tensordict, "next"))
+        return put_next(tensordict, face.step(tensordict, mask), entry(tensordict, "next"))
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """See :meth:`EnvBase.step_and_maybe_reset`; one round of the engine."""
@@ -100,20 +107,21 @@ class EngineEnv(EnvBase):
         self._require_batch_size("step_and_maybe_reset", tensordict)
         mask = read_mask(tensordict, "_step", self._batch_size)
         reset_kwargs = None if self._seeds is None else self._reset_kwargs({})
-        following, root = face.step_and_maybe_reset(tensordict, mask, reset_kwargs)
-        if reset_kwargs is not None:
-            self._take_seeds_off(following["done"].flatten().nonzero().flatten().tolist())
+        try:
+            following, root = face.step_and_maybe_reset(tensordict, mask, reset_kwargs)
+        finally:
+            self._take_seeds_off(face)
         preset = entry(tensordict, "next")
         if preset is not None:
             self._carry(preset, root)
-        self._put_next(tensordict, following, preset)
+        put_next(tensordict, following, preset)
         self._carry(tensordict, root)
         return tensordict, root
 
     def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         """See :meth:`EnvBase.step_mdp`."""
         following = entry(next_tensordict, "next")
-        entries = {name: entry(following, name) for name in self._root_names}
+        entries = {name: own(entry(following, name)) for name in self._root_names}
         root = tensordict_of(entries, self.batch_size, self.device)
         self._carry(following, root)
         self._carry(next_tensordict, root)
@@ -123,11 +131,11 @@ class EngineEnv(EnvBase):
         """Takes over into the next root what the env has nothing to say about."""
         for name in source.keys():
             if name not in self._not_carried:
-                root.set(name, source.get(name))
+                root.set(name, own(source.get(name)))
             elif name in self._groups:
-                for key in source.get(name).keys(True, True):
-                    path = (name, key) if isinstance(key, str) else (name, *key)
-                    if root.get(path, None) is None:
+                for key in leaf_paths(source.get(name)):
+                    path = (name, *key)
+                    if path not in self._action_paths and root.get(path, None) is None:
                         root.set(path, source.get(path))
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
@@ -145,6 +153,13 @@ class EngineEnv(EnvBase):
         """
         return None if self._engine_face is None else self._engine_face.partial
 
+    def _output_faults(self, num_steps: int, seed: int | None) -> list[str]:
+        rows: dict[str, list[int]] = {}
+        for row in range(self.numel()):
+            for fault in self._face.engine.faults(row, num_steps, seed):
+                rows.setdefault(fault, []).append(row)
+        return [f"envs {envs}: {fault}" if self.batch_size else fault for fault, envs in rows.items()]
+
     # ---------------------------------------------------------------- seeds
 
     def set_seed(self, seed: int | None, static_seed: bool = False) -> int | None:
@@ -152,6 +167,9 @@ class EngineEnv(EnvBase):
         if seed is None:
             self._seeds = None
             return None
+        if self._engine_face is not None:
+            self._engine_face.take_rows_reset()
+        torch.manual_seed(seed)
         num_envs = self.numel()
         self._seeds = [seed if static_seed else seed + row for row in range(num_envs)]
         return seed if static_seed else seed + num_envs
@@ -163,10 +181,10 @@ class EngineEnv(EnvBase):
         seeds = self._seeds or [None] * self.numel()
         return [{**({} if seed is None else {"seed": seed}), **kwargs} for seed in seeds]
 
-    def _take_seeds_off(self, rows: Iterable[int]) -> None:
+    def _take_seeds_off(self, face: EngineFace) -> None:
         """A seed is for one reset."""
         if self._seeds is not None:
-            for row in rows:
+            for row in face.take_rows_reset():
                 self._seeds[row] = None
             if not any(seed is not None for seed in self._seeds):
                 self._seeds = None
@@ -175,9 +193,9 @@ class EngineEnv(EnvBase):
 
     def to(self, device: DeviceLike) -> Self:
         """Has the env return everything on a device, from now on; returns the env."""
-        self._device = indexed(torch.device(device))
+        super().to(device)
         if self._engine_face is not None:
-            self._engine_face = self._engine_face.on(self._device)
+            self._engine_face = self._engine_face.on(indexed(torch.device(device)))
             self._take_specs(self._engine_face)
         return self
 

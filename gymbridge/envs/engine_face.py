@@ -16,7 +16,7 @@ import torch
 from gymnasium.error import ResetNeeded
 from tensordict import TensorDict, TensorDictBase
 
-from gymbridge.engine.codes import Op, RowState
+from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.failures import raise_env_error
 from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.host import NOTHING, Report
@@ -24,6 +24,7 @@ from gymbridge.engine.local import LocalEngine
 from gymbridge.envs.base import FLAGS, require_like
 from gymbridge.envs.info_specs import info_leaves
 from gymbridge.envs.tensordicts import Assembler, entry
+from gymbridge.envs.transitions import put_first, put_next
 from gymbridge.spaces.actions import ActionCodec
 from gymbridge.spaces.conversion import observation_spec, space_to_spec
 from gymbridge.spaces.naming import action_tree
@@ -89,7 +90,7 @@ class EngineFace:
         info_spec, reward_dtype = options.info_spec, options.reward_dtype
         self.observation_spec = observation_spec(env.observation_space, device=device, batch_size=batch_size)
         if info_spec is not None:
-            self.observation_spec.set("info", _with_masks(info_spec).expand(batch_size).to(device or "cpu"))
+            self.observation_spec.set("info", _batched_info_spec(info_spec, batch_size, device))
         self.action_spec = space_to_spec(
             env.action_space,
             device=device,
@@ -97,9 +98,9 @@ class EngineFace:
             categorical_action_encoding=options.categorical_action_encoding,
         )
         self.reward_spec = Unbounded((*batch_size, 1), device=device, dtype=reward_dtype)
-        self._decode = ActionCodec(
-            env.action_space, categorical_action_encoding=options.categorical_action_encoding
-        ).decode
+        codec = ActionCodec(env.action_space, categorical_action_encoding=options.categorical_action_encoding)
+        self._decode = codec.decode
+        self._any_action = None if options.categorical_action_encoding else codec.encode(_first_actions(codec))
         self._tree = action_tree(env.action_space)
         actions = Composite({"action": self.action_spec}, shape=batch_size)
         specs = [(leaf.key, actions[leaf.key]) for leaf in self._tree.leaves]
@@ -115,6 +116,8 @@ class EngineFace:
         self._terminated = self._batched(block.next[("terminated",)])[..., None]
         self._truncated = self._batched(block.next[("truncated",)])[..., None]
         self._no_flag = np.zeros_like(self._terminated)
+        flag_spec = Unbounded((*batch_size, 1), dtype=torch.bool)
+        self._own = [*self.observation_spec.items(True, True), *((name, flag_spec) for name in FLAGS)]
         flags = [(name,) for name in FLAGS]
         self._assemble_next = Assembler([*self._keys, ("reward",), *flags], batch_size, device)
         self._assemble_root = Assembler([*self._keys, *flags], batch_size, device)
@@ -130,6 +133,7 @@ class EngineFace:
         self._no_actions = [None] * num_rows
         self.partial: TensorDictBase | None = None
         """What the last call in which an env raised would have returned."""
+        self._ops_run = b""
 
     def on(self, device: torch.device) -> EngineFace:
         """The same engine's face on another device."""
@@ -148,19 +152,24 @@ class EngineFace:
     ) -> TensorDict:
         """Resets the rows that the mask picks: observation, infos and flags of all rows."""
         ops, idle = _picked(self._reset_all, mask)
+        if idle is not None:
+            self._require_own(tensordict)
+        self._ops_run = ops
         report = self.engine.run(ops, self._no_actions, reset_kwargs)
         first = self._root_of(tensordict, self._untouched(idle, report))
         if report.errors:
-            self._fail(first, report)
+            self._fail(first if tensordict is None else put_first(tensordict, first), report)
         return first
 
     def step(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDict:
         """Steps the rows that the mask picks: what stands under ``"next"``."""
         ops, idle = _picked(self._step_all, mask)
+        if idle is not None:
+            self._require_own(tensordict)
         report = self._run(tensordict, ops)
         following = self._next_of(tensordict, self._untouched(idle, report))
         if report.errors:
-            self._fail(tensordict.copy().set("next", following), report)
+            self._fail(put_next(tensordict.copy(), following, entry(tensordict, "next")), report)
         return following
 
     def step_and_maybe_reset(
@@ -171,11 +180,13 @@ class EngineFace:
     ) -> tuple[TensorDict, TensorDict]:
         """Steps the rows that the mask picks and resets those that ended: ``next``, and the root after it."""
         ops, idle = _picked(self._step_and_maybe_reset_all, mask)
+        if idle is not None:
+            self._require_own(tensordict)
         report = self._run(tensordict, ops, reset_kwargs)
         untouched = self._untouched(idle, report)
         following = self._next_of(tensordict, untouched)
         if report.errors:
-            self._fail(tensordict.copy().set("next", following), report)
+            self._fail(put_next(tensordict.copy(), following, entry(tensordict, "next")), report)
         return following, self._root_of(tensordict, untouched)
 
     def _run(
@@ -192,10 +203,33 @@ class EngineFace:
             if not (type(value) is torch.Tensor and value.shape == shape and value.dtype is dtype):
                 require_like(key, value, spec, tensordict)
             actions.append(value)
+        if self._any_action is not None and not all(ops):
+            actions = self._picked_actions(actions, self._any_action, ops)
         decoded = zip(self._decode(actions), self._tree.leaves, strict=True)
         # copies: an env may keep its action, or change it
-        arrays = [array.reshape(-1, *leaf.shape).copy() for array, leaf in decoded]
+        arrays = [array.reshape(self.engine.num_envs, *leaf.shape).copy() for array, leaf in decoded]
+        self._ops_run = ops
         return self.engine.run(ops, self._tree.rows(arrays, self.engine.num_envs), reset_kwargs)
+
+    def _picked_actions(
+        self, actions: Sequence[torch.Tensor], any_action: Sequence[torch.Tensor], ops: bytes
+    ) -> list[torch.Tensor]:
+        """The actions of the envs that step, and one that can be decoded for each other, whose own may be anything."""
+        steps = torch.tensor([bool(op) for op in ops]).reshape(self.batch_size)
+        return [
+            torch.where(steps.to(action.device).unsqueeze(-1), action, other.to(action.device))
+            if action.dtype is torch.bool and other.ndim == 1  # only what is one-hot may be beyond decoding
+            else action
+            for action, other in zip(actions, any_action, strict=True)
+        ]
+
+    def take_rows_reset(self) -> list[int]:
+        """The rows that the last round has reset; none when asked again."""
+        ops, self._ops_run = self._ops_run, b""
+        state, source = self._block.state, self._block.source
+        return [
+            row for row, op in enumerate(ops) if op and state[row] == RowState.RUNNING and source[row] == Source.ROOT
+        ]
 
     def _untouched(self, idle: Array | None, report: Report) -> Array | None:
         """The rows that show what they showed before: the idle ones, and those that raised."""
@@ -251,12 +285,20 @@ class EngineFace:
             array[in_root] = root[in_root]
         return arrays
 
+    def _require_own(self, tensordict: TensorDictBase | None) -> None:
+        """Refuses observations and flags that rows which are not picked could not keep."""
+        if tensordict is not None:
+            for key, spec in self._own:
+                value = tensordict.get(key, None)
+                if value is not None:
+                    require_like(key, value, spec, tensordict)
+
     def _put_own(self, arrays: Sequence[Array], tensordict: TensorDictBase | None, rows: Array) -> None:
         """Puts into rows what td has for them, or their latest where it has nothing."""
         latest: list[Array] | None = None
         for position, key in enumerate(self._keys):
             own = None if tensordict is None else tensordict.get(key, None)
-            if own is None:
+            if own is None or own.shape != arrays[position].shape:
                 latest = latest or self._latest()
                 arrays[position][rows] = latest[position][rows]
             else:
@@ -269,20 +311,29 @@ class EngineFace:
         latest["done"] = latest["terminated"] | latest["truncated"]
         for name, flag in zip(FLAGS, flags, strict=True):
             own = None if tensordict is None else entry(tensordict, name)
-            flag[rows] = latest[name][rows] if own is None else own.detach().cpu().numpy()[rows]
+            if own is None or own.shape != flag.shape:
+                flag[rows] = latest[name][rows]
+            else:
+                flag[rows] = own.detach().cpu().numpy()[rows]
 
     def _tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
         tensors = [torch.from_numpy(array) for array in arrays]
         return [tensor.to(self._device) for tensor in tensors] if self._moves else tensors
 
 
-def _with_masks(info_spec: Composite) -> Composite:
-    """The infos' spec with, under ``"_mask"``, whether each was present."""
-    masked = info_spec.clone()
-    for key in info_spec.keys(True, True):
+def _first_actions(codec: ActionCodec) -> list[Array]:
+    """The lowest choice of each discrete leaf, zeros of the others."""
+    return [np.full(leaf.shape, getattr(leaf.space, "start", 0), leaf.dtype) for leaf in codec.leaves]
+
+
+def _batched_info_spec(info_spec: Composite, batch_size: torch.Size, device: torch.device | None) -> Composite:
+    """The infos' spec for a batch with, under ``"_mask"``, whether each was present."""
+    spec = Composite(shape=batch_size, device=device)
+    for key, leaf in info_spec.items(True, True):
         path = (key,) if isinstance(key, str) else key
-        masked.set(("_mask", *path), Unbounded((), dtype=torch.bool))
-    return masked
+        spec.set(path, leaf.expand((*batch_size, *leaf.shape)).to(device or "cpu"))
+        spec.set(("_mask", *path), Unbounded(batch_size, device=device, dtype=torch.bool))
+    return spec
 
 
 def _picked(ops: bytes, mask: torch.Tensor | None) -> tuple[bytes, Array | None]:

@@ -47,10 +47,8 @@ class LeafSpec(FullSpec):
         if env is None:
             return self
         full = env._spec_of(self.kind)
-        if [*full.keys()] == [self.kind]:
-            only: TensorSpec = full[self.kind]
-            return only
-        return full
+        only: TensorSpec | None = full.get(self.kind, None) if len(full) == 1 else None
+        return full if only is None or isinstance(only, Composite) else only
 
     def __set__(self, env: EnvBase, spec: TensorSpec) -> None:
         if not isinstance(spec, Composite):

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
-__all__ = ["Assembler", "entry", "put_entry", "tensordict_of"]
+__all__ = ["Assembler", "entry", "leaf_paths", "own", "put_entry", "tensordict_of"]
 
 Key = tuple[str, ...]
 
@@ -40,6 +40,22 @@ def put_entry(tensordict: TensorDictBase, key: str, value: TensorDictBase) -> No
         tensordict._set_str(key, value, validated=True, inplace=False, non_blocking=False)
     else:
         tensordict.set(key, value)
+
+
+def leaf_paths(tensordict: TensorDictBase) -> list[Key]:
+    """The paths of all leaves, those that are no tensors included.
+
+    Example:
+        >>> leaf_paths(TensorDict(x=torch.zeros(2), arm=TensorDict(name="left")))
+        [('x',), ('arm', 'name')]
+    """
+    keys = tensordict.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
+    return [(key,) if isinstance(key, str) else key for key in keys]
+
+
+def own(value: Any) -> Any:
+    """An entry to set in another TensorDict: a group is copied, so that what is set in one is not set in the other."""
+    return value.copy() if isinstance(value, TensorDictBase) else value
 
 
 class Assembler:

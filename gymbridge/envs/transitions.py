@@ -1,15 +1,37 @@
-"""From a step's TensorDict to the root of the next step."""
+"""From what an env made to the TensorDict of a step, and from there to the root of the next step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TypeAlias
 
 from tensordict import TensorDictBase
 
-__all__ = ["step_mdp"]
+from gymbridge.envs.tensordicts import entry, leaf_paths, put_entry
+
+__all__ = ["put_first", "put_next", "step_mdp"]
 
 NestedKey: TypeAlias = str | tuple[str, ...]
+
+
+def put_first(tensordict: TensorDictBase, first: TensorDictBase) -> TensorDictBase:
+    """What a reset was given, without its mask and ``next``, with what it gave; a new TensorDict."""
+    out = tensordict.exclude("_reset", "next").copy()  # its groups are the caller's
+    for key in leaf_paths(first):
+        out.set(key, first.get(key))
+    return out
+
+
+def put_next(tensordict: TensorDictBase, following: TensorDictBase, preset: TensorDictBase | None) -> TensorDictBase:
+    """Sets ``"next"`` over what was there, of which it keeps the other keys, and takes the mask out."""
+    if preset is not None:
+        mine = set(leaf_paths(following))
+        for key in leaf_paths(preset):
+            if key not in mine:
+                following.set(key, preset.get(key))
+    if entry(tensordict, "_step") is not None:
+        del tensordict["_step"]
+    put_entry(tensordict, "next", following)
+    return tensordict
 
 
 def step_mdp(
@@ -52,8 +74,8 @@ def step_mdp(
     out = tensordict.empty() if next_tensordict is None else next_tensordict
     following = tensordict.get("next")
     dropped = (rewards if exclude_reward else set()) | (dones if exclude_done else set())
-    moved = {key for key in _leaves(following) if key not in dropped}
-    for key in _leaves(tensordict):
+    moved = [key for key in leaf_paths(following) if key not in dropped]
+    for key in leaf_paths(tensordict):
         if key[0] == "next" or key in moved:
             continue
         other = keep_other and key not in rewards and key not in dones
@@ -68,7 +90,3 @@ def _keys(keys: NestedKey | list[NestedKey]) -> set[tuple[str, ...]]:
     """One key, or a list of them, each as a tuple."""
     several = keys if isinstance(keys, list) else [keys]
     return {(key,) if isinstance(key, str) else key for key in several}
-
-
-def _leaves(tensordict: TensorDictBase) -> Iterable[tuple[str, ...]]:
-    return [(key,) if isinstance(key, str) else key for key in tensordict.keys(True, True)]

@@ -1,0 +1,20 @@
+"""The fixture that runs a test once over each engine."""
+
+from __future__ import annotations
+
+import pytest
+from engines import ENGINES, Engine
+
+
+@pytest.fixture(params=ENGINES, ids=str, scope="session")
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each engine in turn."""
+    engine: Engine = request.param
+    return engine
+
+
+@pytest.fixture(params=[engine for engine in ENGINES if engine.batch_size], ids=str, scope="session")
+def batch(request: pytest.FixtureRequest) -> Engine:
+    """Each engine that has a batch dim."""
+    engine: Engine = request.param
+    return engine

@@ -1,0 +1,75 @@
+"""The engines that the behaviour suite runs over: what later ones add is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from gymbridge import SerialEnv
+from gymbridge.envs import EnvBase, GymEnv
+
+Maker = Callable[[], gym.Env]
+
+
+def serial_of_gym_envs(makers: Sequence[Maker], device: Any, options: dict[str, Any]) -> EnvBase:
+    fns = [lambda maker=maker: GymEnv(maker, **options) for maker in makers]
+    return SerialEnv(len(makers), fns, device=device)
+
+
+def serial(makers: Sequence[Maker], device: Any, options: dict[str, Any]) -> EnvBase:
+    """Of the gymnasium envs themselves, unless there are options, which only ``GymEnv`` takes."""
+    if options:
+        return serial_of_gym_envs(makers, device, options)
+    return SerialEnv(len(makers), list(makers), device=device)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One way to run gymnasium envs behind the TensorDict face.
+
+    Attributes:
+        name: as it shows in the test's id.
+        batch_size: that of the env.
+        build: makers of gymnasium envs, device and the options of ``GymEnv`` -> env.
+    """
+
+    name: str
+    batch_size: tuple[int, ...]
+    build: Callable[[Sequence[Maker], Any, dict[str, Any]], EnvBase]
+
+    @property
+    def num_envs(self) -> int:
+        return torch.Size(self.batch_size).numel()
+
+    def make(self, maker: Callable[..., gym.Env], *, indexed: bool = False, device: Any = None, **options: Any) -> Any:
+        """The env.
+
+        Args:
+            maker: makes one gymnasium env.
+            indexed: the maker is given the index of the env.
+            device: of what is returned.
+            **options: those of ``GymEnv``.
+        """
+        makers = [(lambda index=index: maker(index)) if indexed else maker for index in range(self.num_envs)]
+        return self.build(makers, device, options)
+
+    def rows(self, *values: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """A tensor with a value an env, as many as the engine has; the values repeat."""
+        return torch.tensor([values[row % len(values)] for row in range(self.num_envs)], dtype=dtype).reshape(
+            *self.batch_size, *torch.as_tensor(values[0]).shape
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ENGINES = (
+    Engine("GymEnv", (), lambda makers, device, options: GymEnv(makers[0], device=device, **options)),
+    Engine("SerialEnv-1", (1,), serial),
+    Engine("SerialEnv-3", (3,), serial),
+    Engine("SerialEnv-2-of-GymEnv", (2,), serial_of_gym_envs),
+)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gymnasium
 import pytest
+from hypothesis import settings
+
+settings.register_profile("gymbridge", deadline=None)  # no test is timed
+settings.load_profile("gymbridge")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -43,7 +43,7 @@ def test_entries_of_one_kind_are_gymnasiums(sequences: tuple[list[dict[str, Any]
     assert_same(infos, before)
 
 
-@pytest.mark.parametrize("values", INFO_VALUES, ids=repr)
+@pytest.mark.parametrize("values", INFO_VALUES)
 def test_each_kind_of_value_is_gymnasiums(values: st.SearchStrategy[Any]) -> None:
     @given(st.lists(values, min_size=1, max_size=4))
     def check(several: list[Any]) -> None:
@@ -65,7 +65,7 @@ NUMBERS = st.one_of(*(INFO_VALUES[kind] for kind in range(8)))
 @example([2.5, 2**53 + 1])
 @example([np.float16(1), 1e30])
 def test_no_number_is_cut_off(values: list[Any]) -> None:
-    """Numbers of any kinds under one key: no fraction, sign or size is lost; a float may be rounded to a shorter one."""
+    """Numbers of any kinds under one key: no fraction, sign or size is lost; a float may be rounded to a short one."""
     batch = ours([{"x": value} for value in values])["x"]
     assert batch.shape == (len(values),)
     for got, value in zip(batch, values, strict=True):
@@ -82,7 +82,9 @@ def test_any_mixture_is_taken_and_each_entry_can_be_read_back(values: list[Any])
     assert batch["_x"].tolist() == [True] * len(values)
     assert len(batch["x"]) == len(values)
     for got, value in zip(batch["x"], values, strict=True):
-        if isinstance(value, (str, bytes, tuple, list, Thing)):
+        if isinstance(value, (tuple, list)):  # one that fits an array of numbers stands in it, as in gymnasium's
+            assert list(got) == list(value)
+        elif isinstance(value, (str, bytes, Thing)):
             assert got == value
         elif isinstance(value, np.ndarray):
             assert_same(np.asarray(got, value.dtype), value)

@@ -19,7 +19,7 @@ from space_strategies import HAS_DISCRETE_DTYPE, any_spaces, batchable, samples
 from gymbridge.vector import SyncVectorEnv
 
 MODES = tuple(AutoresetMode)
-SLOW_TO_DRAW = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=300)
+SLOW_TO_DRAW = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=150)
 
 observation_spaces = any_spaces().filter(batchable)
 action_spaces = any_spaces(min_items=1, max_leaves=4).filter(batchable)

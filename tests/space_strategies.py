@@ -49,7 +49,7 @@ def boxes(draw: st.DrawFn, dtypes: tuple[np.dtype, ...] = BOX_DTYPES, shapes: tu
         lows = np.full(shape, low, dtype)
         highs = np.full(shape, high, dtype)
         return spaces.Box(lows, highs, shape, dtype)
-    finite = st.floats(-100, 100, width=16)
+    finite = st.floats(-100, 100, width=16).map(lambda bound: bound + 0.0)  # numpy samples nothing in [0.0, -0.0]
     bounds = [
         (
             draw(st.sampled_from((-np.inf, None))),

@@ -114,7 +114,16 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
             return mode
         if mode == "same":
             return batch_space(envs_spaces[0], self.num_envs), envs_spaces[0]
-        return batch_differing_spaces(envs_spaces), envs_spaces[0]
+        for index, space in enumerate(envs_spaces):
+            if type(space) is not type(envs_spaces[0]):
+                raise TypeError(
+                    f"env {index}: got the observation space {space}, expected a {type(envs_spaces[0]).__name__} "
+                    f"as env 0 has it"
+                )
+        try:
+            return batch_differing_spaces(envs_spaces), envs_spaces[0]
+        except AssertionError as error:  # gymnasium before 1.4
+            raise ValueError(f"observation_mode='different': {error}") from error
 
     def _require_equal_spaces(self) -> None:
         same = self.observation_mode == "same"

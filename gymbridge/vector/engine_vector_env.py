@@ -190,11 +190,14 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
 
         What an env raises comes through; :meth:`last_partial` then has what the others gave.
         """
-        self._require_open("step")
+        if self.closed:
+            self._require_open("step")
         rows = self._action_rows(actions)
         ops = self._autoreset.ops(self._state.tobytes())
         report = self._engine.run(ops, rows)
-        infos = self._step_infos(report) if self._same_step or report is not NOTHING else {}
+        infos: dict[str, Any] = {}
+        if report is not NOTHING or (self._same_step and self._source.tobytes() != self._all_in_next):
+            infos = self._step_infos(report)
         result = (
             self._observations(),
             *self._output.outcome(self._reward, self._terminated, self._truncated),

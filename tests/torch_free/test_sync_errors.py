@@ -344,7 +344,7 @@ def test_reward_dtype() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
-@pytest.mark.parametrize("reward", ["1", b"1", None, [1.0]])
+@pytest.mark.parametrize("reward", ["1", b"1", None, [1.0], 10**400])
 def test_a_reward_that_is_no_number(dtype: str, reward: Any) -> None:
     """gymnasium takes None for NaN, and reads numbers from strings."""
 

@@ -343,8 +343,18 @@ def test_reward_dtype() -> None:
         assert_same(rewards, wide.step([0, 0])[1].astype(dtype))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
-@pytest.mark.parametrize("reward", ["1", b"1", None, [1.0], 10**400])
+@pytest.mark.parametrize(
+    ("dtype", "reward"),
+    [
+        *(
+            (dtype, reward)
+            for dtype in ("float16", "float32", "float64", "longdouble")
+            for reward in ("1", None, [1.0])
+        ),
+        *((dtype, 10**400) for dtype in ("float16", "float32", "float64")),
+    ],
+    ids=lambda value: str(value)[:12],
+)
 def test_a_reward_that_is_no_number(dtype: str, reward: Any) -> None:
     """gymnasium takes None for NaN, and reads numbers from strings."""
 
@@ -354,5 +364,5 @@ def test_a_reward_that_is_no_number(dtype: str, reward: Any) -> None:
 
     envs = SyncVectorEnv([lambda: Misbehaves(Plan(BOX))], reward_dtype=dtype)
     envs.reset(seed=0)
-    with pytest.raises(EnvOutputError, match=r"reward: got .*, expected a number"):
+    with pytest.raises(EnvOutputError, match=r"^reward: got "):
         envs.step([0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import gymnasium as gym
@@ -137,3 +138,9 @@ def test_the_dtype_of_a_batch(values: list[Any], expected: np.ndarray) -> None:
     batch = ours([{"x": value} for value in values])["x"]
     assert batch.dtype == expected.dtype
     assert np.array_equal(batch, expected, equal_nan=batch.dtype.kind == "f")
+
+
+def test_a_complex_entry_widens_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(ours([{"x": 1.5}, {"x": np.complex64(2j)}])["x"], np.array([1.5, 2j]))

@@ -38,6 +38,10 @@ class BatchedEnvBase(EngineEnv):
     Raises:
         ValueError: fewer than one env, or a list of another length.
         TypeError: something that makes no env.
+
+    Example:
+        >>> isinstance(SerialEnv(2, "CartPole-v1"), BatchedEnvBase)
+        True
     """
 
     def __init__(

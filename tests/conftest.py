@@ -1,4 +1,4 @@
-"""What every test has: checks of the installed versions, the gymnasium marker, and an environment for subprocesses.
+"""What every test has: checks of the installed versions, the gymnasium marker, hypothesis' settings, and more.
 
 Nothing here imports torch: the tests in ``torch_free/`` run where it is not installed.
 """
@@ -11,11 +11,17 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+from hypothesis import settings
 from packaging.version import Version
 
 import gymbridge
 
 NEWEST_GYMNASIUM = Version("1.4")
+
+# No test is timed. GYMBRIDGE_FUZZ=1 draws ten times as many examples; give it --timeout 3600 too.
+settings.register_profile("gymbridge", deadline=None)
+settings.register_profile("fuzz", deadline=None, max_examples=10 * settings.default.max_examples)
+settings.load_profile("fuzz" if os.environ.get("GYMBRIDGE_FUZZ") else "gymbridge")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ BOX_DTYPES = tuple(
 """All that numpy has but longdouble, which gymnasium takes and cannot sample."""
 
 INTEGER_DTYPES = tuple(dtype for dtype in BOX_DTYPES if dtype.kind in "iu")
+HAS_DISCRETE_DTYPE = "dtype" in inspect.signature(spaces.Discrete.__init__).parameters
+"""gymnasium 1.1 has ``Discrete`` in int64 only."""
 SHAPES = ((), (1,), (2,), (2, 3), (1, 2, 2), (0,), (2, 0))
 DICT_KEYS = (
     *("position", "velocity", "x", "observation", "0", "1"),
@@ -46,7 +49,7 @@ def boxes(draw: st.DrawFn, dtypes: tuple[np.dtype, ...] = BOX_DTYPES, shapes: tu
         lows = np.full(shape, low, dtype)
         highs = np.full(shape, high, dtype)
         return spaces.Box(lows, highs, shape, dtype)
-    finite = st.floats(-100, 100, width=16)
+    finite = st.floats(-100, 100, width=16).map(lambda bound: bound + 0.0)  # numpy samples nothing in [0.0, -0.0]
     bounds = [
         (
             draw(st.sampled_from((-np.inf, None))),
@@ -63,6 +66,8 @@ def boxes(draw: st.DrawFn, dtypes: tuple[np.dtype, ...] = BOX_DTYPES, shapes: tu
 @st.composite
 def discretes(draw: st.DrawFn) -> spaces.Discrete:
     """A ``Discrete`` of any integer dtype, with a ``start`` that may be negative."""
+    if not HAS_DISCRETE_DTYPE:
+        return spaces.Discrete(draw(st.integers(1, 6)), start=draw(st.integers(-5, 100)))
     dtype = draw(st.sampled_from(INTEGER_DTYPES))
     start = draw(st.integers(-5 if dtype.kind == "i" else 0, 100))
     return spaces.Discrete(draw(st.integers(1, 6)), start=start, dtype=dtype.type)

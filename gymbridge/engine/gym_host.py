@@ -266,6 +266,8 @@ class GymHost:
                 values = None if as_array else self._next.checked(observation)
                 if info_leaves:
                     entries = self._next.checked_info(info)
+                    if self._warn_of_unknown_infos:  # where warnings are errors, this is a check too
+                        self._warn_of_unknown(row, info)
                 elif collect_infos and (info or type(info) is not dict):
                     info = snapshot(info)
                 try:
@@ -282,8 +284,6 @@ class GymHost:
                     self._state[row] = _RUNNING
                 if info_leaves:
                     self._next.write_info(row, entries)
-                    if self._warn_of_unknown_infos:
-                        self._warn_of_unknown(row, info)
                 elif collect_infos and info:
                     report = _own(report)
                     report.step_infos[row] = info
@@ -310,9 +310,10 @@ class GymHost:
             raise EnvOutputError(f"reset: got {_outline(result)}, expected (observation, info)") from error
         values = self._root.checked(observation)
         if self._options.info_leaves:
-            self._root.write_info(row, self._root.checked_info(info))
+            entries = self._root.checked_info(info)
             if self._warn_of_unknown_infos:
                 self._warn_of_unknown(row, info)
+            self._root.write_info(row, entries)
         elif self._options.collect_infos and (info or type(info) is not dict):
             info = snapshot(info)
             report = _own(report)

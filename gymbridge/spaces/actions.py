@@ -99,7 +99,9 @@ def _decoder(leaf: SpaceLeaf) -> Callable[[torch.Tensor], NDArray[Any]]:
     """The function that turns the tensors of a leaf into its values, where choices are one-hot."""
     if isinstance(leaf.space, Discrete):
         return _OneHotDecoder(leaf, np.array([leaf.space.n]))
-    if isinstance(leaf.space, MultiDiscrete) and leaf.space.nvec.size:
+    if isinstance(leaf.space, MultiDiscrete):
+        if not leaf.space.nvec.size:  # no choices and so no bits
+            return lambda bits: np.zeros((*bits.shape[:-1], *leaf.shape), leaf.dtype)
         return _OneHotDecoder(leaf, leaf.space.nvec)
     return _as_array
 
@@ -121,7 +123,8 @@ class _OneHotDecoder:
         index = np.flatnonzero(bits)
         if index.size != rows * self._offsets.size:
             raise self._fault(bits)
-        index = index.reshape(rows, -1) - (np.arange(0, bits.size, self._total)[:, None] + self._offsets)
+        base = np.arange(0, bits.size, self._total)[:, None] + self._offsets
+        index = index.reshape(rows, self._offsets.size) - base
         if ((index < 0) | (index >= self._counts)).any():
             raise self._fault(bits)
         values: NDArray[Any] = index.astype(self._leaf.dtype) + self._first

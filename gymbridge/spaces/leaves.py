@@ -52,16 +52,17 @@ def leaf_spec(space: Space[Any], key: Key, device: DeviceLike, categorical: bool
         spec.space_type = type(space)
         return spec
     try:
-        return _spec_of(space, device, categorical)
-    except NotImplementedError:
-        raise no_translation(space, key) from None
+        found = _spec_of(space, device, categorical)
     except (TypeError, ValueError) as error:
         raise UnsupportedSpaceError(f"{place_name(key)}: {space} has no spec: {error}") from error
+    if found is None:
+        raise no_translation(space, key)
+    return found
 
 
 @singledispatch
-def _spec_of(space: object, device: DeviceLike, categorical: bool) -> LeafSpec:
-    raise NotImplementedError
+def _spec_of(space: object, device: DeviceLike, categorical: bool) -> LeafSpec | None:
+    return None
 
 
 @_spec_of.register(spaces.Box)
@@ -116,15 +117,15 @@ def leaf_space(spec: TensorSpec, key: Key) -> Space[Any]:
         raise UnsupportedSpaceError(
             f"{place_name(key)}: got shape {list(spec.shape)}, expected sizes: a space has no dim of any size"
         )
-    try:
-        return _space_of(spec)
-    except NotImplementedError:
-        raise UnsupportedSpaceError(f"{place_name(key)}: no space for {spec!r}") from None
+    space = _space_of(spec)
+    if space is None:
+        raise UnsupportedSpaceError(f"{place_name(key)}: no space for {spec!r}")
+    return space
 
 
 @singledispatch
-def _space_of(spec: object) -> Space[Any]:
-    raise NotImplementedError
+def _space_of(spec: object) -> Space[Any] | None:
+    return None
 
 
 def _box(low: Any, high: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Space[Any]:
@@ -176,15 +177,13 @@ def _choice_space(spec: Categorical | MultiCategorical, nvec: NDArray[Any], star
 
 @_space_of.register(OneHot)
 @_space_of.register(MultiOneHot)
-def _(spec: OneHot | MultiOneHot) -> Space[Any]:
+def _(spec: OneHot | MultiOneHot) -> Space[Any] | None:
     return _space_of(spec.to_categorical_spec())
 
 
 @_space_of.register
-def _(spec: NonTensor) -> Space[Any]:
-    if not isinstance(spec.space, Space):
-        raise NotImplementedError
-    return _repeated(spec.space, spec.shape)
+def _(spec: NonTensor) -> Space[Any] | None:
+    return _repeated(spec.space, spec.shape) if isinstance(spec.space, Space) else None
 
 
 def _repeated(space: Space[Any], shape: Sequence[int]) -> Space[Any]:

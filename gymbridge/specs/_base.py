@@ -30,6 +30,14 @@ class TensorSpec(ABC):
     ``MultiCategorical``'s ``nvec``.
 
     A value may have more leading dims than its spec (``spec.rand((5,))`` is in ``spec``).
+
+    Example:
+        >>> from gymbridge.specs import Bounded
+        >>> spec = Bounded(-1, 1, (3,))
+        >>> isinstance(spec, TensorSpec), spec.is_in(spec.rand())
+        (True, True)
+        >>> spec.faults(spec.zero() + 2)[0]
+        'value: out of domain: got 2.0 at [0] (3 wrong), expected low=-1.0 to high=1.0'
     """
 
     __hash__ = None  # type: ignore[assignment]  # specs are compared by content, and masks can change

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -204,7 +203,7 @@ def _same_data(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, (np.ndarray, torch.Tensor)):
         return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())
-    if isinstance(one, Mapping):
+    if isinstance(one, dict):
         return one.keys() == other.keys() and all(_same_data(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(_same_data, one, other))

@@ -114,7 +114,16 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
             return mode
         if mode == "same":
             return batch_space(envs_spaces[0], self.num_envs), envs_spaces[0]
-        return batch_differing_spaces(envs_spaces), envs_spaces[0]
+        for index, space in enumerate(envs_spaces):
+            if type(space) is not type(envs_spaces[0]):
+                raise TypeError(
+                    f"env {index}: got the observation space {space}, expected a {type(envs_spaces[0]).__name__} "
+                    f"as env 0 has it"
+                )
+        try:
+            return batch_differing_spaces(envs_spaces), envs_spaces[0]
+        except AssertionError as error:  # gymnasium before 1.4
+            raise ValueError(f"observation_mode='different': {error}") from error
 
     def _require_equal_spaces(self) -> None:
         same = self.observation_mode == "same"
@@ -181,11 +190,14 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
 
         What an env raises comes through; :meth:`last_partial` then has what the others gave.
         """
-        self._require_open("step")
+        if self.closed:
+            self._require_open("step")
         rows = self._action_rows(actions)
         ops = self._autoreset.ops(self._state.tobytes())
         report = self._engine.run(ops, rows)
-        infos = self._step_infos(report) if self._same_step or report is not NOTHING else {}
+        infos: dict[str, Any] = {}
+        if report is not NOTHING or (self._same_step and self._source.tobytes() != self._all_in_next):
+            infos = self._step_infos(report)
         result = (
             self._observations(),
             *self._output.outcome(self._reward, self._terminated, self._truncated),

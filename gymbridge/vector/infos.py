@@ -106,10 +106,12 @@ def _common_dtype(array: npt.NDArray[Any], value: Any) -> np.dtype[Any] | None:
         return None
     try:
         wide = np.result_type(array.dtype, given.dtype)
-        if given.dtype.kind == array.dtype.kind == "f":
-            return array.dtype  # rounded, as gymnasium does: only what would be cut off widens
+        if given.dtype.kind == "c" != array.dtype.kind:
+            return wide
         with np.errstate(all="ignore"):
             cast = given.astype(array.dtype)
+        if given.dtype.kind == array.dtype.kind == "f" and np.array_equal(np.isinf(cast), np.isinf(given)):
+            return array.dtype  # rounded, as gymnasium does: only what would be cut off widens
         return array.dtype if np.array_equal(cast, given) else wide
     except TypeError:  # numpy knows no dtype for the two
         return None

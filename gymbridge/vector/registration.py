@@ -19,7 +19,7 @@ __all__ = ["VectorizeMode", "make_vec"]
 def make_vec(
     id: str | EnvSpec,
     num_envs: int = 1,
-    vectorization_mode: VectorizeMode | str = VectorizeMode.ASYNC,
+    vectorization_mode: VectorizeMode | str | None = VectorizeMode.ASYNC,
     vector_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] | None = None,
     **kwargs: Any,
@@ -31,7 +31,8 @@ def make_vec(
             below wins over them.
         num_envs: number of envs.
         vectorization_mode: ``"sync"`` for :class:`~gymbridge.vector.SyncVectorEnv`, ``"vector_entry_point"`` for the
-            env's own vector class. ``"async"``, the default to be, is not part of this version.
+            env's own vector class, None for the latter where the env has one and ``"sync"`` elsewhere.
+            ``"async"``, the default to be, is not part of this version.
         vector_kwargs: further arguments of the vector env.
         wrappers: applied to each env, in order.
         **kwargs: arguments of each env.
@@ -60,6 +61,9 @@ def make_vec(
     wrappers = env_kwargs.pop("wrappers", wrappers) or []
     env_kwargs.update(kwargs)
     spec.kwargs = {}
+    if vectorization_mode is None:
+        has_own = spec.vector_entry_point is not None
+        vectorization_mode = VectorizeMode.VECTOR_ENTRY_POINT if has_own else VectorizeMode.SYNC
     try:
         mode = VectorizeMode(vectorization_mode)
     except ValueError:

@@ -14,12 +14,12 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from space_strategies import any_spaces, batchable, samples
+from space_strategies import HAS_DISCRETE_DTYPE, any_spaces, batchable, samples
 
 from gymbridge.vector import SyncVectorEnv
 
 MODES = tuple(AutoresetMode)
-SLOW_TO_DRAW = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=300)
+SLOW_TO_DRAW = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=150)
 
 observation_spaces = any_spaces().filter(batchable)
 action_spaces = any_spaces(min_items=1, max_leaves=4).filter(batchable)
@@ -111,7 +111,7 @@ def test_longdouble_observations() -> None:
         spaces.Box(0, 1, (2,), np.bool_),
         spaces.Box(-1, 1, (), np.float16),
         spaces.Box(-1, 1, (3, 0), np.float32),
-        spaces.Discrete(3, start=-2, dtype=np.int8),
+        spaces.Discrete(3, start=-2, **({"dtype": np.int8} if HAS_DISCRETE_DTYPE else {})),
         spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, -1], [0, 7]]),
         spaces.MultiBinary((2, 2)),
         spaces.Dict(),

@@ -1,0 +1,163 @@
+"""``GymHost``: what each op does to a row, and what it leaves alone."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from agreement import assert_same
+from generated_envs import Plan, PlannedEnv
+from gymnasium import spaces
+
+from gymbridge.engine.block import Block
+from gymbridge.engine.codes import Op, RowState, Source
+from gymbridge.engine.gym_host import GymHostOptions, snapshot
+from gymbridge.engine.host import NOTHING
+from gymbridge.engine.layout import Leaf
+from gymbridge.engine.local import LocalEngine
+from gymbridge.errors import EnvOutputError
+
+BOX = spaces.Box(0, 255, (2,), np.uint8)
+IDLE, RESET, STEP, BOTH = Op.IDLE, Op.RESET, Op.STEP, Op.STEP_MAYBE_RESET
+
+
+def engine_of(*plans: Plan, options: GymHostOptions | None = None) -> LocalEngine:
+    engine = LocalEngine(
+        [lambda index=index, plan=plan: PlannedEnv(plan, index) for index, plan in enumerate(plans)],  # type: ignore[misc]
+        options or GymHostOptions(),
+    )
+    engine.allocate()
+    return engine
+
+
+def run(engine: LocalEngine, *ops: Op) -> Any:
+    return engine.run(bytes(ops), [0] * len(ops), [{"seed": 7 + row} for row in range(len(ops))])
+
+
+def contents(block: Block, row: int) -> list[Any]:
+    arrays = [*block.next.values(), *block.root.values()]
+    return [*(array[row].copy() for array in arrays), block.state[row], block.source[row]]
+
+
+def test_a_new_row_waits_for_its_first_observation_in_root() -> None:
+    block = engine_of(Plan(BOX), Plan(BOX)).block
+    assert list(block.state) == [RowState.NEW] * 2
+    assert list(block.source) == [Source.ROOT] * 2
+
+
+def test_an_idle_row_is_not_touched() -> None:
+    engine = engine_of(*[Plan(BOX, lengths=(2,))] * 3)
+    run(engine, RESET, RESET, RESET)
+    run(engine, STEP, STEP, STEP)
+    before = [contents(engine.block, row) for row in range(3)]
+    assert run(engine, STEP, IDLE, RESET) is NOTHING
+    assert_same(contents(engine.block, 1), before[1])
+    assert list(engine.block.state) == [RowState.ENDED, RowState.RUNNING, RowState.RUNNING]
+    assert list(engine.block.source) == [Source.NEXT, Source.NEXT, Source.ROOT]
+    assert engine.block.next["terminated",].tolist() == [True, False, False]
+    assert [len(env.calls) for env in engine.envs] == [3, 2, 3]  # type: ignore[attr-defined]
+
+
+def test_step_maybe_reset_has_the_end_in_next_and_the_start_in_root() -> None:
+    plan = Plan(BOX, lengths=(1,), step_infos=({"x": 1},), reset_infos=({"y": 2},))
+    options = GymHostOptions.for_gymnasium(np.dtype(np.float64))
+    one, other = engine_of(plan, options=options), engine_of(plan, options=options)
+    for engine in (one, other):
+        run(engine, RESET)
+    report = run(one, BOTH)
+    step_report, reset_report = run(other, STEP), other.run(bytes([RESET]), [None])
+    assert report.step_infos == step_report.step_infos == {0: {"x": 1}}
+    assert report.reset_infos == reset_report.reset_infos == {0: {"y": 2}}
+    assert_same(one.block.root["observation",], other.block.root["observation",])
+    assert_same(one.block.next["observation",], other.block.next["observation",])
+    assert one.block.next["terminated",].all()
+    assert one.block.next["reward",].any()
+    assert one.block.state[0] == RowState.RUNNING
+    assert one.block.source[0] == Source.ROOT
+
+
+INFO_LEAVES = (Leaf(("x",), (), np.dtype(np.float64)), Leaf(("a", "b"), (2,), np.dtype(np.int64)))
+
+
+def test_infos_as_leaves() -> None:
+    """Present entries with their masks, absent ones zero; of a step in ``next``, of a reset in ``root``."""
+    b = np.array([3, 4])
+    plan = Plan(BOX, lengths=(9,), step_infos=({"x": 1.5}, {"a": {"b": b}}, {}), reset_infos=({"x": 7, "a": {"b": b}},))
+    engine = engine_of(plan, options=GymHostOptions(info_leaves=INFO_LEAVES))
+    block = engine.block
+
+    def infos(section: dict[tuple[str, ...], np.ndarray]) -> list[Any]:
+        keys = [("info", "x"), ("info", "_mask", "x"), ("info", "a", "b"), ("info", "_mask", "a", "b")]
+        return [section[key][0].tolist() for key in keys]
+
+    run(engine, RESET)
+    assert infos(block.root) == [7, True, [3, 4], True]
+    assert infos(block.next) == [0, False, [0, 0], False]
+    for expected in ([1.5, True, [0, 0], False], [0, False, [3, 4], True], [0, False, [0, 0], False]):
+        run(engine, STEP)
+        assert infos(block.next) == expected
+    run(engine, STEP)
+    run(engine, RESET)
+    assert infos(block.next) == [0, False, [0, 0], False]
+
+
+def test_a_bad_info_leaf_leaves_the_row_as_it_was() -> None:
+    plan = Plan(BOX, lengths=(9,), step_infos=({"x": 1.5}, {"x": "text"}))
+    engine = engine_of(plan, options=GymHostOptions(info_leaves=INFO_LEAVES))
+    run(engine, RESET)
+    run(engine, STEP)
+    before = engine.block.next["observation",].copy()
+    report = run(engine, STEP)
+    assert isinstance(report.errors[0], EnvOutputError)
+    assert str(report.errors[0]).startswith("info.x: got shape () and dtype <U4, expected () and float64")
+    assert_same(engine.block.next["observation",], before)
+    assert not engine.block.next["reward",].any()
+    assert not engine.block.next["info", "_mask", "x"].any()
+    assert engine.block.state[0] == RowState.FAILED
+
+
+def test_an_unknown_info_entry_is_warned_of_once() -> None:
+    plan = Plan(BOX, lengths=(9,), step_infos=({"x": 1.5, "a": {"b": np.zeros(2, int), "c": 1}, "new": 2},))
+    options = GymHostOptions(info_leaves=INFO_LEAVES, warn_of_unknown_infos=True)
+    engine = engine_of(plan, options=options)
+    run(engine, RESET)
+    with pytest.warns(UserWarning, match=r"env 0: info entries .* are left out: \['a.c', 'new'\]"):
+        run(engine, STEP)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(engine, STEP)
+
+
+def test_a_snapshot_holds_what_the_env_changes_later() -> None:
+    array, thing = np.zeros(2), object()
+    info = {"array": array, "inner": {"array": array, "more": {"x": 1}}, "thing": thing}
+    taken = snapshot(info)
+    array += 1
+    info["inner"]["more"]["x"] = 2  # type: ignore[index]
+    info["late"] = 3
+    assert taken["thing"] is thing
+    assert_same(
+        {key: taken[key] for key in ("array", "inner")},
+        {"array": np.zeros(2), "inner": {"array": np.zeros(2), "more": {"x": 1}}},
+    )
+    assert "late" not in taken
+
+
+def test_an_interrupt_leaves_the_rows_that_it_did_not_reach() -> None:
+    """Ctrl-C in the middle of a round: rows not yet stepped keep their latest observation."""
+
+    class Interrupts(PlannedEnv):
+        def step(self, action: Any) -> Any:
+            if self.index == 1:
+                raise KeyboardInterrupt
+            return super().step(action)
+
+    engine = LocalEngine([lambda index=index: Interrupts(Plan(BOX), index) for index in range(3)], GymHostOptions())  # type: ignore[misc]
+    engine.allocate()
+    run(engine, RESET, RESET, RESET)
+    with pytest.raises(KeyboardInterrupt):
+        run(engine, STEP, STEP, STEP)
+    assert list(engine.block.source) == [Source.NEXT, Source.ROOT, Source.ROOT]
+    assert engine.block.root["observation",].any(axis=1).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -130,27 +131,30 @@ class SerialEnv(BatchedEnvBase):
             engine.allocate()
             return EngineFace(engine, self.batch_size, self._device, options)
         except BaseException:
-            close_all(made)
+            with suppress(Exception):  # what went wrong first is what the caller is to see
+                close_all(made)
             raise
 
     def _unwrapped(self, made: list[Any]) -> tuple[list[gym.Env[Any, Any]], FaceOptions]:
         """The gymnasium envs, and how they look; takes over the device of ``GymEnv`` objects if none was given."""
-        for index, env in enumerate(made):
-            if any(env is other for other in made[:index]):
+        envs = [env.env if isinstance(env, GymEnv) else env for env in made]
+        for index, env in enumerate(envs):
+            if any(env is other for other in envs[:index]):
                 raise ValueError(f"the maker of env {index} gave an env that another maker gave too: {env!r}")
-        if all(isinstance(env, gym.Env) for env in made):
-            return made, FaceOptions()
-        for index, env in enumerate(made):
-            if not isinstance(env, GymEnv) or not isinstance(made[0], GymEnv) or env.options != made[0].options:
+        options = [env.options if isinstance(env, GymEnv) else None for env in made]
+        for index, own in enumerate(options):
+            if own != options[0]:
                 raise ValueError(
-                    f"env {index} is {_kind(env)}, and env 0 is {_kind(made[0])}: a batch has envs of one kind"
+                    f"env {index} is {_kind(made[index])}, and env 0 is {_kind(made[0])}: a batch has envs of one kind"
                 )
+        if options[0] is None:
+            return envs, FaceOptions()
         devices = {env.device for env in made}
         if self._device is None:
             if len(devices) > 1:
                 raise ValueError(f"device: the envs have the devices {devices}: say which one the batch is to have")
             self._device = made[0].device
-        return [env.env for env in made], made[0].options
+        return envs, options[0]
 
 
 def _kind(env: Any) -> str:

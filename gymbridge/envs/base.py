@@ -302,10 +302,12 @@ class EnvBase(ABC):
             ValueError, TypeError: an action of another shape or dtype than its spec; a mask of another shape or dtype,
                 or a mask for an env that cannot do a part.
             ResetNeeded: an env that ended has not been reset.
+            RuntimeError: the TensorDict is locked.
             ClosedEnvironmentError: the env is closed.
         """
         self._require_open("step")
         self._require_batch_size("step", tensordict)
+        self._require_unlocked("step", tensordict)
         mask = read_mask(tensordict, "_step", self.batch_size)
         following = self._next(tensordict, mask)
         return put_next(tensordict, following, entry(tensordict, "next"))
@@ -328,6 +330,7 @@ class EnvBase(ABC):
         """
         self._require_open("step_and_maybe_reset")
         self._require_batch_size("step_and_maybe_reset", tensordict)
+        self._require_unlocked("step_and_maybe_reset", tensordict)
         mask = read_mask(tensordict, "_step", self.batch_size)
         following = self._next(tensordict, mask)
         tensordict = put_next(tensordict, following, entry(tensordict, "next"))
@@ -462,6 +465,10 @@ class EnvBase(ABC):
             raise ValueError(
                 f"{call}: got a TensorDict of batch size {[*tensordict.batch_size]}, expected {[*self.batch_size]}"
             )
+
+    def _require_unlocked(self, call: str, tensordict: TensorDictBase) -> None:
+        if tensordict.is_locked:
+            raise RuntimeError(f"{call}: got a locked TensorDict, expected one that 'next' can be written into")
 
     def _require_inputs(self, tensordict: TensorDictBase) -> None:
         """Refuses an action or a state that is missing or has another shape or dtype than its spec."""

@@ -89,8 +89,7 @@ def _step_faults(env: EnvBase, num_steps: int) -> list[str]:
         stepped, root = env.step_and_maybe_reset(env.rand_action(_with_states(env, root)))
         following = stepped.get("next")
         _note(faults, "step", [*next_spec.faults(following, ("next",)), *_device_faults(env, stepped)])
-        states = [key for key in env.full_state_spec.keys(True, True) if root_spec.get(key, None) is None]
-        _note(faults, "step_and_maybe_reset", root_spec.faults(root.exclude(*states)))
+        _note(faults, "step_and_maybe_reset", _merged(env, root_spec, env.full_state_spec).faults(root))
     return list(faults)
 
 

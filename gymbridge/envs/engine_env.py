@@ -96,6 +96,7 @@ class EngineEnv(EnvBase):
         self._require_open("step")
         face = self._engine_face or self._face
         self._require_batch_size("step", tensordict)
+        self._require_unlocked("step", tensordict)
         mask = read_mask(tensordict, "_step", self._batch_size)
         return put_next(tensordict, face.step(tensordict, mask), entry(tensordict, "next"))
 
@@ -104,6 +105,7 @@ class EngineEnv(EnvBase):
         self._require_open("step_and_maybe_reset")
         face = self._engine_face or self._face
         self._require_batch_size("step_and_maybe_reset", tensordict)
+        self._require_unlocked("step_and_maybe_reset", tensordict)
         mask = read_mask(tensordict, "_step", self._batch_size)
         reset_kwargs = None if self._seeds is None else self._reset_kwargs({})
         try:

@@ -128,15 +128,19 @@ class EngineEnv(EnvBase):
         return root
 
     def _carry(self, source: TensorDictBase, root: TensorDictBase) -> None:
-        """Takes over into the next root what the env has nothing to say about."""
+        """Takes over into the next root what the env has nothing to say about and is not there yet."""
         for name in source.keys():
-            if name not in self._not_carried:
-                root.set(name, own(source.get(name)))
-            elif name in self._groups:
-                for key in leaf_paths(source.get(name)):
+            in_group = name in self._groups
+            if name in self._not_carried and not in_group:
+                continue
+            value = source.get(name)
+            if not in_group and entry(root, name) is None:
+                root.set(name, own(value))
+            elif isinstance(value, TensorDictBase):
+                for key in leaf_paths(value):
                     path = (name, *key)
                     if path not in self._action_paths and root.get(path, None) is None:
-                        root.set(path, source.get(path))
+                        root.set(path, value.get(key))
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         return self._face.reset(None, None, self._reset_kwargs(kwargs))

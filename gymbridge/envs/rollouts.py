@@ -43,7 +43,7 @@ def rollout(
         policy: writes the action into the TensorDict that it is given and returns it; random actions without one. A
             ``torch.nn.Module`` without ``in_keys`` is called with the observation's tensors instead, in the order of
             their keys, and what it returns are the actions.
-        callback: called with the env and the step's TensorDict after each step but the last.
+        callback: called with the env and a copy of the step's TensorDict after each step but the last.
         auto_reset: begin with a reset. Without, ``tensordict`` is where to go on from.
         auto_cast_to_device: move what the policy reads to the policy's device, and what it wrote to the env's.
         break_when_any_done: stop when any env is done; the default. With False, done envs are reset and go on.
@@ -60,7 +60,8 @@ def rollout(
         A TensorDict ``[*B, T]``, its last dim named ``"time"``.
 
     Raises:
-        ValueError: fewer than one step, ``auto_reset=False`` without a ``tensordict``, or two ways to break.
+        ValueError: fewer than one step, ``auto_reset=False`` without a ``tensordict``, two ways to break, or steps
+            whose keys differ without ``return_contiguous=False``.
 
     Example:
         >>> from gymbridge.envs import GymEnv
@@ -87,12 +88,12 @@ def rollout(
     advance = _until_done if break_when_any_done else _until_all_done if break_when_all_done else _without_end
     steps: list[TensorDictBase] = []
     with _progress_bar(max_steps) if progress else nullcontext() as bar:
-        for step in advance(env, act, root, max_steps):
+        for step, goes_on in advance(env, act, root, max_steps):
             steps.append(step if storing_device is None else step.to(storing_device))
             if bar is not None:
                 bar()
-            if callback is not None and len(steps) < max_steps:
-                callback(env, step)
+            if callback is not None and goes_on:
+                callback(env, step.copy())
     if set_truncated:
         last = steps[-1]["next"]
         for key in ("truncated", "done"):
@@ -101,41 +102,43 @@ def rollout(
 
 
 Act: TypeAlias = "Callable[[TensorDictBase], TensorDictBase]"
+Steps: TypeAlias = "Iterable[tuple[TensorDictBase, bool]]"
+"""The steps one by one, each with whether another follows."""
 
 
-def _until_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -> Iterable[TensorDictBase]:
-    for _ in range(max_steps):
+def _until_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -> Steps:
+    for left in reversed(range(max_steps)):
         step = env.step(act(root))
-        yield step
-        if step["next", "done"].any():
+        goes_on = left > 0 and not step["next", "done"].any()
+        yield step, goes_on
+        if not goes_on:
             return
         root = env.step_mdp(step)
 
 
-def _until_all_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -> Iterable[TensorDictBase]:
+def _until_all_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -> Steps:
     running = torch.ones(env.batch_size, dtype=torch.bool, device=env.device)
     previous = None
-    for _ in range(max_steps):
+    for left in reversed(range(max_steps)):
         root = act(root)
         if previous is not None and not running.all():
             root.set("_step", running)
         step = env.step(root)
         if previous is not None:
             step = step if running.all() else _where(running, step, previous)
-        yield step
         running = running & ~step["next", "done"].flatten(env.ndim).any(-1)
-        if not running.any():
+        goes_on = left > 0 and bool(running.any())
+        yield step, goes_on
+        if not goes_on:
             return
         root, previous = env.step_mdp(step), step
 
 
-def _without_end(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -> Iterable[TensorDictBase]:
-    for index in range(max_steps):
-        if index == max_steps - 1:
-            yield env.step(act(root))
-        else:
-            step, root = env.step_and_maybe_reset(act(root))
-            yield step
+def _without_end(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -> Steps:
+    for _ in range(max_steps - 1):
+        step, root = env.step_and_maybe_reset(act(root))
+        yield step, True
+    yield env.step(act(root)), False
 
 
 def _reset_done(env: EnvBase, root: TensorDictBase) -> TensorDictBase:
@@ -210,6 +213,12 @@ def _where(mask: torch.Tensor, picked: TensorDictBase, others: TensorDictBase) -
 def _dense_stack(steps: list[TensorDictBase], dim: int) -> TensorDictBase:
     """A stack made leaf by leaf, which costs a fraction of what stacking TensorDicts does."""
     first = steps[0]
+    for index, step in enumerate(steps):
+        if set(step.keys()) != set(first.keys()):
+            raise ValueError(
+                f"step {index} has the keys {[*step.keys()]}, and step 0 {[*first.keys()]}: steps that differ are "
+                f"stacked with return_contiguous=False only"
+            )
     batch_size = torch.Size([*first.batch_size[:dim], len(steps), *first.batch_size[dim:]])
     stacked: TensorDictBase = first.empty(batch_size=batch_size)
     for key, value in first.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engines import ENGINES, Engine
+from engines import ENGINES, OWN, Engine
 
 
 @pytest.fixture(params=ENGINES, ids=str, scope="session")
@@ -16,5 +16,12 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 @pytest.fixture(params=[engine for engine in ENGINES if engine.batch_size], ids=str, scope="session")
 def batch(request: pytest.FixtureRequest) -> Engine:
     """Each engine that has a batch dim."""
+    engine: Engine = request.param
+    return engine
+
+
+@pytest.fixture(params=[*ENGINES, OWN], ids=str, scope="session")
+def contract(request: pytest.FixtureRequest) -> Engine:
+    """Each engine, and an env as a user of ``EnvBase`` writes it: all that keeps the contract."""
     engine: Engine = request.param
     return engine

@@ -108,15 +108,15 @@ def run_a_program(engine: Engine, make: Callable[[int], gym.Env], data: st.DataO
 @pytest.mark.parametrize("kind", ZOO)
 @QUICK
 @given(data=st.data())
-def test_any_program_over_envs_of_the_zoo(engine: Engine, kind: str, data: st.DataObject) -> None:
-    run_a_program(engine, ZOO[kind], data)
+def test_any_program_over_envs_of_the_zoo(contract: Engine, kind: str, data: st.DataObject) -> None:
+    run_a_program(contract, ZOO[kind], data)
 
 
 @QUICK
 @given(data=st.data())
-def test_any_program_over_generated_envs(engine: Engine, data: st.DataObject) -> None:
+def test_any_program_over_generated_envs(contract: Engine, data: st.DataObject) -> None:
     plan = data.draw(plans(any_spaces().filter(translatable)), label="plan")
-    run_a_program(engine, lambda index: PlannedEnv(plan, index), data, rounds=5)
+    run_a_program(contract, lambda index: PlannedEnv(plan, index), data, rounds=5)
 
 
 class Echo(gym.Env[Any, Any]):

@@ -296,7 +296,7 @@ def test_auto_cast_takes_td_to_the_policys_device_and_back(engine: Engine) -> No
     seen: list[Any] = []
 
     class Looks(torch.nn.Module):
-        in_keys, out_keys = ["observation"], ["action"]  # noqa: RUF012 - as tensordict's modules have them
+        in_keys, out_keys = ["observation"], ["action"]
 
         def __init__(self) -> None:
             super().__init__()

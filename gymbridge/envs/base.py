@@ -61,8 +61,11 @@ class EnvBase(ABC):
     - ``_set_seed(seed)``: seeds the env's random generator.
 
     Args:
-        device: device of all that the env returns; None leaves each leaf where it is.
+        device: device of all that the env returns, and of its specs; None leaves each leaf where it is.
         batch_size: ``B``.
+
+    Raises:
+        ValueError: the device ``"meta"``.
 
     Example:
         >>> from gymbridge.specs import Binary, Unbounded
@@ -99,7 +102,7 @@ class EnvBase(ABC):
     """Whether the env takes TensorDicts of its own batch size only."""
 
     def __init__(self, *, device: DeviceLike | None = None, batch_size: Any = ()):
-        self._device = None if device is None else indexed(torch.device(device))
+        self._device = None if device is None else env_device(device)
         self._batch_size = torch.Size(batch_size)
         flag = Binary(1, (*self._batch_size, 1), device=self._device, dtype=torch.bool)
         self._specs: dict[str, Composite] = {
@@ -182,13 +185,15 @@ class EnvBase(ABC):
         )
         if nested:
             raise ValueError(f"{kind}_spec: got the nested keys {nested}, expected keys at the root")
-        self._specs[kind] = spec
+        self._specs[kind] = spec if self._device is None else spec.to(self._device)
 
     @property
     def input_spec(self) -> Composite:
         """What the env reads: ``full_action_spec`` and ``full_state_spec``."""
         return Composite(
-            {"full_action_spec": self.full_action_spec, "full_state_spec": self.full_state_spec}, shape=self.batch_size
+            {"full_action_spec": self.full_action_spec, "full_state_spec": self.full_state_spec},
+            shape=self.batch_size,
+            device=self._device,
         )
 
     @property
@@ -201,12 +206,14 @@ class EnvBase(ABC):
                 "full_done_spec": self.full_done_spec,
             },
             shape=self.batch_size,
+            device=self._device,
         )
 
     @property
     def specs(self) -> Composite:
         """``input_spec`` and ``output_spec``."""
-        return Composite({"input_spec": self.input_spec, "output_spec": self.output_spec}, shape=self.batch_size)
+        both = {"input_spec": self.input_spec, "output_spec": self.output_spec}
+        return Composite(both, shape=self.batch_size, device=self._device)
 
     def set_spec_lock_(self, mode: bool = True) -> Self:
         """Locks the specs, or unlocks them with ``False``; returns the env."""
@@ -555,7 +562,7 @@ class EnvBase(ABC):
 
     def to(self, device: DeviceLike) -> Self:
         """Has the env return everything on a device; returns the env."""
-        self._device = indexed(torch.device(device))
+        self._device = env_device(device)
         self._specs = {kind: spec.to(self._device) for kind, spec in self._specs.items()}
         self.set_spec_lock_(self._specs_locked)
         if self._latest is not None:
@@ -588,8 +595,15 @@ class EnvBase(ABC):
         return f"{type(self).__name__}(\n" + ",\n".join(f"    {line}".replace("\n", "\n    ") for line in lines) + ")"
 
 
-def indexed(device: torch.device) -> torch.device:
-    """The device with its index: ``"cuda"`` means the current one."""
+def env_device(device: DeviceLike) -> torch.device:
+    """The device with its index: ``"cuda"`` means the current one.
+
+    Raises:
+        ValueError: the device ``"meta"``, which holds no values.
+    """
+    device = torch.device(device)
+    if device.type == "meta":
+        raise ValueError("device: got meta, expected one that holds values")
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tensordict import TensorDictBase
 
-from gymbridge.envs.base import FLAGS, DeviceLike, EnvBase, indexed
+from gymbridge.envs.base import FLAGS, DeviceLike, EnvBase, env_device
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.masks import read_mask
 from gymbridge.envs.tensordicts import entry, leaf_paths, own, tensordict_of
@@ -47,9 +47,8 @@ class EngineEnv(EnvBase):
 
     def _take_specs(self, face: EngineFace) -> None:
         self.set_spec_lock_(False)
-        if self._device is not None:
-            self.full_done_spec = self.full_done_spec.to(self._device)
-            self.full_state_spec = self.full_state_spec.to(self._device)
+        for kind in ("done", "state"):  # made before the device was known, perhaps
+            self._store_spec(kind, self._specs[kind])
         self.observation_spec = face.observation_spec
         self.full_action_spec = Composite({"action": face.action_spec}, shape=self.batch_size, device=self._device)
         self.reward_spec = face.reward_spec
@@ -199,7 +198,7 @@ class EngineEnv(EnvBase):
         """Has the env return everything on a device, from now on; returns the env."""
         super().to(device)
         if self._engine_face is not None:
-            self._engine_face = self._engine_face.on(indexed(torch.device(device)))
+            self._engine_face = self._engine_face.on(env_device(device))
             self._take_specs(self._engine_face)
         return self
 

@@ -39,6 +39,8 @@ def info_leaves(info_spec: Composite | None) -> tuple[Leaf, ...]:
         path = (key,) if isinstance(key, str) else key
         if spec.dtype is None:
             raise TypeError(f"info: {'.'.join(path)} has the spec {spec}, expected one of a tensor")
+        if spec.dtype is torch.bfloat16:
+            raise TypeError(f"info: {'.'.join(path)} has dtype {spec.dtype}, expected one that numpy has")
         leaves.append(Leaf(path, tuple(spec.shape), torch.empty(0, dtype=spec.dtype).numpy().dtype))
     return tuple(leaves)
 

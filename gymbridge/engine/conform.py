@@ -112,8 +112,9 @@ def _without_loss(array: np.ndarray[Any, Any], leaf: SpaceLeaf, value: Any) -> A
     with np.errstate(all="ignore"):
         cast = array.astype(leaf.dtype)
         back = cast.astype(array.dtype)
-    # the way back too, and signs: numpy calls -1 and its cast to uint64 unequal, but not everything that wraps
-    if not (np.array_equal(back, array) and np.array_equal(cast < 0, array < 0)):
+    # each alone misses some: numpy 1 compares uint64 with int64 as floats, an int's minimum goes back to -inf, -1 wraps
+    same = np.array_equal(cast, array) and np.array_equal(back, array) and np.array_equal(cast < 0, array < 0)
+    if not same:
         raise EnvOutputError(
             f"{leaf.name}: got {value!r} of dtype {array.dtype}, expected {leaf.dtype}: the cast changes it"
         )

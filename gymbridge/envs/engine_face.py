@@ -21,13 +21,12 @@ from gymbridge.engine.failures import raise_env_error
 from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.host import NOTHING, Report
 from gymbridge.engine.local import LocalEngine
+from gymbridge.envs.action_rows import TensorDictActionRows
 from gymbridge.envs.base import FLAGS, require_like
 from gymbridge.envs.info_specs import info_leaves
 from gymbridge.envs.tensordicts import Assembler, entry
 from gymbridge.envs.transitions import put_first, put_next
-from gymbridge.spaces.actions import ActionCodec
 from gymbridge.spaces.conversion import observation_spec, space_to_spec
-from gymbridge.spaces.naming import action_tree
 from gymbridge.specs import Composite, Unbounded
 
 __all__ = ["EngineFace", "FaceOptions"]
@@ -98,13 +97,9 @@ class EngineFace:
             categorical_action_encoding=options.categorical_action_encoding,
         )
         self.reward_spec = Unbounded((*batch_size, 1), device=device, dtype=reward_dtype)
-        codec = ActionCodec(env.action_space, categorical_action_encoding=options.categorical_action_encoding)
-        self._decode = codec.decode
-        self._any_action = None if options.categorical_action_encoding else codec.encode(_first_actions(codec))
-        self._tree = action_tree(env.action_space)
-        actions = Composite({"action": self.action_spec}, shape=batch_size)
-        specs = [(leaf.key, actions[leaf.key]) for leaf in self._tree.leaves]
-        self._actions = [(key, spec, spec.shape, spec.dtype) for key, spec in specs]
+        self._action_rows = TensorDictActionRows(
+            env.action_space, self.action_spec, batch_size, options.categorical_action_encoding
+        )
 
         block = engine.block
         self._block = block
@@ -197,31 +192,9 @@ class EngineFace:
             _require_running(ops, states)
         if not any(ops):
             return NOTHING
-        actions = []
-        for key, spec, shape, dtype in self._actions:
-            value = entry(tensordict, key[0]) if len(key) == 1 else tensordict.get(key, None)
-            if not (type(value) is torch.Tensor and value.shape == shape and value.dtype is dtype):
-                require_like(key, value, spec, tensordict)
-            actions.append(value)
-        if self._any_action is not None and not all(ops):
-            actions = self._picked_actions(actions, self._any_action, ops)
-        decoded = zip(self._decode(actions), self._tree.leaves, strict=True)
-        # copies: an env may keep its action, or change it
-        arrays = [array.reshape(self.engine.num_envs, *leaf.shape).copy() for array, leaf in decoded]
+        actions = self._action_rows(tensordict, ops)
         self._ops_run = ops
-        return self.engine.run(ops, self._tree.rows(arrays, self.engine.num_envs), reset_kwargs)
-
-    def _picked_actions(
-        self, actions: Sequence[torch.Tensor], any_action: Sequence[torch.Tensor], ops: bytes
-    ) -> list[torch.Tensor]:
-        """The actions of the envs that step, and one that can be decoded for each other, whose own may be anything."""
-        steps = torch.tensor([bool(op) for op in ops]).reshape(self.batch_size)
-        return [
-            torch.where(steps.to(action.device).unsqueeze(-1), action, other.to(action.device))
-            if action.dtype is torch.bool and other.ndim == 1  # only what is one-hot may be beyond decoding
-            else action
-            for action, other in zip(actions, any_action, strict=True)
-        ]
+        return self.engine.run(ops, actions, reset_kwargs)
 
     def take_rows_reset(self) -> list[int]:
         """The rows that the last round has reset; none when asked again."""
@@ -319,11 +292,6 @@ class EngineFace:
     def _tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
         tensors = [torch.from_numpy(array) for array in arrays]
         return [tensor.to(self._device) for tensor in tensors] if self._moves else tensors
-
-
-def _first_actions(codec: ActionCodec) -> list[Array]:
-    """The lowest choice of each discrete leaf, zeros of the others."""
-    return [np.full(leaf.shape, getattr(leaf.space, "start", 0), leaf.dtype) for leaf in codec.leaves]
 
 
 def _batched_info_spec(info_spec: Composite, batch_size: torch.Size, device: torch.device | None) -> Composite:

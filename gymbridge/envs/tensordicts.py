@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
-__all__ = ["Assembler", "entry", "leaf_paths", "own", "put_entry", "tensordict_of"]
+__all__ = ["Assembler", "entry", "fill", "leaf_paths", "own", "put_entry", "tensordict_of"]
 
 Key = tuple[str, ...]
 
@@ -51,6 +51,27 @@ def leaf_paths(tensordict: TensorDictBase) -> list[Key]:
     """
     keys = tensordict.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
     return [(key,) if isinstance(key, str) else key for key in keys]
+
+
+def fill(tensordict: TensorDictBase, others: TensorDictBase) -> None:
+    """Sets the leaves of ``others`` that the TensorDict does not have, at any depth.
+
+    Example:
+        >>> td = TensorDict(x=torch.zeros(2), arm=TensorDict(angle=torch.zeros(2)))
+        >>> fill(td, TensorDict(x=torch.ones(2), arm=TensorDict(hidden=torch.ones(2))))
+        >>> td["x"], sorted(td["arm"].keys())
+        (tensor([0., 0.]), ['angle', 'hidden'])
+    """
+    if type(others) is TensorDict and type(tensordict) is TensorDict:
+        theirs = others._tensordict
+        if all(type(value) is torch.Tensor for value in theirs.values()):  # no groups: names are enough
+            for name in [name for name in theirs if name not in tensordict._tensordict]:
+                tensordict.set(name, theirs[name])
+            return
+    mine = set(leaf_paths(tensordict))
+    for key in leaf_paths(others):
+        if key not in mine:
+            tensordict.set(key, others.get(key))
 
 
 def own(value: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from tensordict import TensorDictBase
 
-from gymbridge.envs.tensordicts import entry, leaf_paths, put_entry
+from gymbridge.envs.tensordicts import entry, fill, leaf_paths, put_entry
 
 __all__ = ["put_first", "put_next", "step_mdp"]
 
@@ -24,10 +24,7 @@ def put_first(tensordict: TensorDictBase, first: TensorDictBase) -> TensorDictBa
 def put_next(tensordict: TensorDictBase, following: TensorDictBase, preset: TensorDictBase | None) -> TensorDictBase:
     """Sets ``"next"`` over what was there, of which it keeps the other keys, and takes the mask out."""
     if preset is not None:
-        mine = set(leaf_paths(following))
-        for key in leaf_paths(preset):
-            if key not in mine:
-                following.set(key, preset.get(key))
+        fill(following, preset)
     if entry(tensordict, "_step") is not None:
         del tensordict["_step"]
     put_entry(tensordict, "next", following)

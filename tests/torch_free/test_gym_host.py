@@ -66,8 +66,9 @@ def test_step_maybe_reset_has_the_end_in_next_and_the_start_in_root() -> None:
     one, other = engine_of(plan, options=options), engine_of(plan, options=options)
     for engine in (one, other):
         run(engine, RESET)
-    report = run(one, BOTH)
-    step_report, reset_report = run(other, STEP), other.run(bytes([RESET]), [None])
+    kwargs = [{"seed": 3, "options": {"x": 1}}]
+    report = one.run(bytes([BOTH]), [0], kwargs)
+    step_report, reset_report = other.run(bytes([STEP]), [0]), other.run(bytes([RESET]), [None], kwargs)
     assert report.step_infos == step_report.step_infos == {0: {"x": 1}}
     assert report.reset_infos == reset_report.reset_infos == {0: {"y": 2}}
     assert_same(one.block.root["observation",], other.block.root["observation",])

@@ -350,7 +350,7 @@ def test_a_bad_outcome_is_named_and_leaves_its_row_as_it_was(
     for _ in range(steps):
         before, *_ = envs.step([0, 0, 0])
     envs.set_attr("bad", [False, True, False])
-    with pytest.raises(EnvOutputError, match=rf"^{name}: got ") as raised:
+    with pytest.raises(EnvOutputError, match=rf"^env 1: {name}: got ") as raised:
         envs.step([0, 0, 0])
     assert raised.value.env_index == 1  # type: ignore[attr-defined]
     observations, rewards, terminations, truncations, infos = envs.last_partial()  # type: ignore[misc]
@@ -384,7 +384,7 @@ def test_no_leaf_of_a_bad_observation_is_written(space: spaces.Space, bad: Any) 
     envs = SyncVectorEnv([lambda: Misbehaves(Plan(space))] * 2)
     before, _ = envs.reset(seed=0)
     envs.set_attr("bad", [True, False])
-    with pytest.raises(EnvOutputError, match=r"^(observation|a|b|observation\.[01])"):
+    with pytest.raises(EnvOutputError, match=r"^env \d: (observation|a|b|observation\.[01])"):
         envs.step([0, 0])
     after = envs.last_partial()[0]  # type: ignore[index]
     for ours, theirs in zip(
@@ -401,7 +401,7 @@ def test_a_bad_result_of_reset_is_named(result: Any) -> None:
         def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
             return result
 
-    with pytest.raises(EnvOutputError, match=r"^(reset|observation|info): got "):
+    with pytest.raises(EnvOutputError, match=r"^env \d: (reset|observation|info): got "):
         SyncVectorEnv([lambda: Misbehaves(Plan(BOX))]).reset()
 
 

@@ -193,9 +193,9 @@ def test_a_maker_of_something_else() -> None:
 
 @pytest.mark.parametrize("space", [spaces.Text(3), spaces.Sequence(BOX), spaces.Dict(a=BOX, b=spaces.Text(3))], ids=str)
 def test_a_space_without_translation_is_named(space: spaces.Space) -> None:
-    with pytest.raises(UnsupportedSpaceError, match=r"no translation for (Text|Sequence)"):
+    with pytest.raises(UnsupportedSpaceError, match=r"(Text|Sequence)\(.*\) has no arrays for samples"):
         SyncVectorEnv(makers(Plan(space), 1))
-    with pytest.raises(UnsupportedSpaceError, match=r"no translation for (Text|Sequence)"):
+    with pytest.raises(UnsupportedSpaceError, match=r"(Text|Sequence)\(.*\) has no arrays for samples"):
         SyncVectorEnv(makers(Plan(BOX, space), 1))
 
 
@@ -364,5 +364,5 @@ def test_a_reward_that_is_no_number(dtype: str, reward: Any) -> None:
 
     envs = SyncVectorEnv([lambda: Misbehaves(Plan(BOX))], reward_dtype=dtype)
     envs.reset(seed=0)
-    with pytest.raises(EnvOutputError, match=r"^reward: got "):
+    with pytest.raises(EnvOutputError, match=r"^env 0: reward: got "):
         envs.step([0])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gymbridge.engine.layout import ALIGNMENT, Layout
+from gymbridge.engine.layout import ALIGNMENT, Field, Layout
 
 __all__ = ["Block"]
 
@@ -19,7 +19,8 @@ class Block:
 
     Attributes:
         layout: the layout.
-        input, next, root: leaf key -> array ``[num_rows, *leaf.shape]``, a view of the memory.
+        input, next, root: leaf key -> array ``[num_rows, *leaf.shape]``, a view of the memory; an array of objects,
+            this process's own, for a leaf of objects.
         op, state, source: the control bytes, as memoryviews: indexing them costs less than indexing an array.
 
     Example:
@@ -49,7 +50,9 @@ class Block:
         return memory[skip : skip + nbytes]
 
     def _arrays(self, section: str) -> dict[Key, npt.NDArray[Any]]:
-        return {
-            key: self._memory[field.offset : field.offset + field.nbytes].view(field.dtype).reshape(field.shape)
-            for key, field in self.layout.sections[section].items()
-        }
+        return {key: self._array(field) for key, field in self.layout.sections[section].items()}
+
+    def _array(self, field: Field) -> npt.NDArray[Any]:
+        if field.dtype.hasobject:
+            return np.full(field.shape, None, object)
+        return self._memory[field.offset : field.offset + field.nbytes].view(field.dtype).reshape(field.shape)

@@ -10,6 +10,7 @@ Two policies, both refusing what does not fit by name instead of bending it:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from gymnasium.spaces import Discrete
 from gymbridge.errors import EnvOutputError
 from gymbridge.spaces.naming import SpaceLeaf
 
-__all__ = ["Check", "Conform", "casting", "exact"]
+__all__ = ["Check", "Conform", "casting", "exact", "snapshot_of_object"]
 
 Check = Callable[[Any], Any]
 """Gives a value in a form that numpy assigns to the leaf's row unchanged, or raises ``EnvOutputError``."""
@@ -38,6 +39,8 @@ def exact(leaf: SpaceLeaf) -> Check:
         Traceback (most recent call last):
         gymbridge.errors.EnvOutputError: observation: got dtype float64, expected float32
     """
+    if not leaf.is_array:
+        return snapshot_of_object
     if isinstance(leaf.space, Discrete):
         return _integer(leaf)
     name, shape, dtype = leaf.name, leaf.shape, leaf.dtype
@@ -68,6 +71,8 @@ def casting(leaf: SpaceLeaf) -> Check:
         Traceback (most recent call last):
         gymbridge.errors.EnvOutputError: observation: got [3, 400] of dtype int64, expected uint8: the cast changes it
     """
+    if not leaf.is_array:
+        return snapshot_of_object
     name, shape, dtype = leaf.name, leaf.shape, leaf.dtype
     low, high = _integer_range(leaf)
 
@@ -84,6 +89,22 @@ def casting(leaf: SpaceLeaf) -> Check:
         return _without_loss(array, leaf, value)
 
     return check
+
+
+def snapshot_of_object(value: Any) -> Any:
+    """An object as it is now: a copy, unless nothing can change it.
+
+    Example:
+        >>> moves = [1]
+        >>> kept = snapshot_of_object(moves)
+        >>> moves.append(2)
+        >>> kept
+        [1]
+    """
+    return value if isinstance(value, _IMMUTABLE) else copy.deepcopy(value)
+
+
+_IMMUTABLE = (str, bytes, int, float, complex, type(None))
 
 
 def _integer(leaf: SpaceLeaf) -> Check:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,14 +68,14 @@ class GymEnvDescription:
     @property
     def input_leaves(self) -> tuple[Leaf, ...]:
         """The action."""
-        return tuple(Leaf(leaf.key, leaf.shape, leaf.dtype) for leaf in action_tree(self.action_space).leaves)
+        tree = action_tree(self.action_space, arrays_only=False)
+        return tuple(Leaf(leaf.key, leaf.shape, leaf.dtype) for leaf in tree.leaves)
 
     @property
     def root_leaves(self) -> tuple[Leaf, ...]:
         """The observation and, if they are to be leaves, the infos with a mask of those present."""
-        observation = [
-            Leaf(leaf.key, leaf.shape, leaf.dtype) for leaf in observation_tree(self.observation_space).leaves
-        ]
+        tree = observation_tree(self.observation_space, arrays_only=False)
+        observation = [Leaf(leaf.key, leaf.shape, leaf.dtype) for leaf in tree.leaves]
         infos = [
             part
             for leaf in self.options.info_leaves
@@ -104,7 +104,7 @@ class _Store:
     def __init__(self, arrays: Mapping[Key, npt.NDArray[Any]], tree: SpaceTree, options: GymHostOptions):
         self._tree = tree
         self._checks = [options.conform(leaf) for leaf in tree.leaves]
-        self._rows = [row_views(arrays[leaf.key]) for leaf in tree.leaves]
+        self._put = [_putter(arrays[leaf.key]) for leaf in tree.leaves]
         self._infos = [
             (leaf, arrays[("info", *leaf.key)], arrays[("info", "_mask", *leaf.key)]) for leaf in options.info_leaves
         ]
@@ -121,8 +121,8 @@ class _Store:
 
     def write(self, row: int, values: Sequence[Any]) -> None:
         """Writes a checked observation."""
-        for rows, value in zip(self._rows, values, strict=True):
-            rows[row][...] = value
+        for put, value in zip(self._put, values, strict=True):
+            put(row, value)
 
     def checked_info(self, info: Mapping[str, Any]) -> list[npt.NDArray[Any] | None]:
         """The entries that are leaves, None for one that the info lacks."""
@@ -139,6 +139,18 @@ class _Store:
         for _, array, mask in self._infos:
             array[row] = 0
             mask[row] = False
+
+
+def _putter(array: npt.NDArray[Any]) -> Callable[[int, Any], None]:
+    """What writes a row of an array; one of an array of objects is put there whole, also if it is an array itself."""
+    if array.dtype.hasobject:
+        return array.__setitem__
+    rows = row_views(array)
+
+    def put(row: int, value: Any) -> None:
+        rows[row][...] = value
+
+    return put
 
 
 class _NumbersOnly:
@@ -199,7 +211,7 @@ class GymHost:
     def attach(self, block: Block) -> None:
         """Takes the memory; every row is new, and its first observation will be in ``root``."""
         num_rows = len(self.envs)
-        tree = observation_tree(self.envs[0].observation_space)
+        tree = observation_tree(self.envs[0].observation_space, arrays_only=False)
         self._root = _Store(block.root, tree, self._options)
         self._next = _Store(block.next, tree, self._options)
         # setting an item of a memoryview costs less than one of an array, and a string is no number to it
@@ -219,7 +231,7 @@ class GymHost:
         self._array_shape: tuple[int, ...] = ()
         self._array_dtype: np.dtype[Any] | None = None
         self._array_rows = [np.empty(0)] * num_rows
-        if tree.is_leaf:
+        if tree.is_leaf and tree.leaves[0].is_array:
             leaf = tree.leaves[0]
             self._array_shape, self._array_dtype = leaf.shape, leaf.dtype
             self._array_rows = row_views(block.next[leaf.key])

@@ -16,7 +16,10 @@ ALIGNMENT = 64
 
 
 class Leaf(NamedTuple):
-    """One array of an env's input or output: its key, the shape of one row, and its dtype."""
+    """One part of an env's input or output: its key, the shape of one row, and its dtype.
+
+    A leaf of dtype ``object`` has one Python object a row: it lies beside the memory that others share.
+    """
 
     key: Key
     shape: tuple[int, ...]
@@ -24,7 +27,7 @@ class Leaf(NamedTuple):
 
 
 class Field(NamedTuple):
-    """A leaf's place: byte offset of a contiguous ``[num_rows, *shape]`` array."""
+    """A leaf's place: byte offset of a contiguous ``[num_rows, *shape]`` array; objects take no place."""
 
     offset: int
     shape: tuple[int, ...]
@@ -33,6 +36,8 @@ class Field(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes that the array takes."""
+        if self.dtype.hasobject:
+            return 0
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 

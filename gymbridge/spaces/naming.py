@@ -172,9 +172,7 @@ def _outline(sample: Any) -> str:
 @singledispatch
 def _node(space: object, key: Key, place: Callable[[str], Key]) -> _Node:
     """The node of ``space`` at ``key``; ``place`` gives the key of a ``Dict`` item."""
-    if not isinstance(space, Space):
-        raise TypeError(f"{place_name(key)}: got {space!r}, expected a gymnasium Space")
-    raise no_translation(space, key)
+    raise TypeError(f"{place_name(key)}: got {space!r}, expected a gymnasium Space")
 
 
 @_node.register(spaces.Box)
@@ -185,10 +183,7 @@ def _(space: Space[Any], key: Key, place: Callable[[str], Key]) -> _Node:
     return _LeafNode(SpaceLeaf(key, space))
 
 
-@_node.register(spaces.Text)
-@_node.register(spaces.Graph)
-@_node.register(spaces.Sequence)
-@_node.register(spaces.OneOf)
+@_node.register(Space)
 def _data_node(space: Space[Any], key: Key, place: Callable[[str], Key]) -> _Node:
     return _LeafNode(SpaceLeaf(key, space, is_array=False))
 

@@ -66,6 +66,8 @@ class ActionRows:
         batch = _indexable(leaf, actions)
         if len(batch) != self._num_envs:
             raise ValueError(f"{leaf.name}: got {len(batch)} actions, expected {self._num_envs}, one for each env")
+        if not leaf.is_array:
+            return batch
         try:
             array = np.asarray(batch)
         except ValueError:  # a ragged list

@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from gymbridge.engine.codes import Op, RowState, Source
+from gymbridge.engine.conform import snapshot_of_object
 from gymbridge.engine.failures import raise_env_error
 from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.host import NOTHING, Report
@@ -84,9 +85,10 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(first.action_space, self.num_envs)
         self.observation_space, self.single_observation_space = self._observation_spaces()
         self._require_equal_spaces()
-        self._tree = observation_tree(self.single_observation_space)
+        self._tree = observation_tree(self.single_observation_space, arrays_only=False)
+        self._objects = [position for position, leaf in enumerate(self._tree.leaves) if not leaf.is_array]
         self._output.require(self._tree)
-        self._action_rows = ActionRows(action_tree(self.single_action_space), self.num_envs)
+        self._action_rows = ActionRows(action_tree(self.single_action_space, arrays_only=False), self.num_envs)
 
     def _allocate(self) -> None:
         """Makes the block and what reads it."""
@@ -94,6 +96,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         block = self._engine.block
         self._state, self._source = block.state, block.source
         self._next = [block.next[leaf.key] for leaf in self._tree.leaves]
+        self._final = [*zip(self._next, self._tree.leaves, strict=True)]
         self._root = [block.root[leaf.key] for leaf in self._tree.leaves]
         self._reward = block.next["reward",]
         self._terminated = block.next["terminated",]
@@ -288,7 +291,16 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         if others is not None:
             for result, other in zip(results, others, strict=True):
                 result[rows] = other[rows]
+        if self._objects:
+            results = self._with_tuples(results)
         return self._tree.unflatten(self._output.observation(results))
+
+    def _with_tuples(self, arrays: Sequence[Any]) -> list[Any]:
+        """The arrays, and in place of one of objects a tuple, with copies of them unless ``copy=False``."""
+        results = list(arrays)
+        for position in self._objects:
+            results[position] = tuple(map(snapshot_of_object, results[position]) if self.copy else results[position])
+        return results
 
     def _step_infos(self, report: Report) -> dict[str, Any]:
         infos: dict[str, Any] = {}
@@ -309,7 +321,8 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _final_observation(self, row: int) -> Any:
         """The observation that ended a row's episode, as one env of the space has it."""
-        return self._tree.unflatten(self._output.observation([array[row].copy() for array in self._next]))
+        values = [array[row].copy() if leaf.is_array else snapshot_of_object(array[row]) for array, leaf in self._final]
+        return self._tree.unflatten(self._output.observation(values))
 
     # ---------------------------------------------------------------- the envs themselves
 

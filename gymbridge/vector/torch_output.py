@@ -34,15 +34,19 @@ class TorchOutput:
         self.reward_dtype = np.dtype(_NUMPY_OF_REWARD[reward_dtype])
         require_dtype("reward", self.reward_dtype, self.device)
         self._moves = self.device.type != "cpu"
+        self._is_array: list[bool] = []
 
     def require(self, tree: SpaceTree) -> None:
         """Refuses by name a leaf whose dtype torch or the device lacks."""
+        self._is_array = [leaf.is_array for leaf in tree.leaves]
         for leaf in tree.leaves:
-            require_dtype(leaf.name, leaf.dtype, self.device)
+            if leaf.is_array:
+                require_dtype(leaf.name, leaf.dtype, self.device)
 
-    def observation(self, arrays: Arrays) -> list[torch.Tensor]:
-        """The leaves of an observation as tensors; scalars have shape ``()``."""
-        return [self._tensor(array) for array in arrays]
+    def observation(self, arrays: Arrays) -> list[Any]:
+        """The leaves of an observation as tensors, those that are no arrays as they are; scalars have shape ``()``."""
+        both = zip(arrays, self._is_array, strict=True)
+        return [self._tensor(array) if is_array else array for array, is_array in both]
 
     def outcome(self, reward: Any, terminated: Any, truncated: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Tensors of shape ``[num_envs]``."""

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
 
-from gymbridge.errors import EnvOutputError, UnsupportedSpaceError
+from gymbridge.errors import EnvOutputError
 from gymbridge.vector import SyncVectorEnv
 
 BOX = spaces.Box(0, 255, (2,), np.uint8)
@@ -189,14 +189,6 @@ def test_a_maker_that_raises_closes_the_envs_made_before() -> None:
 def test_a_maker_of_something_else() -> None:
     with pytest.raises(TypeError, match=r"the maker of env 1 gave 3 of type int, expected a gymnasium.Env"):
         SyncVectorEnv([*makers(Plan(BOX), 1), lambda: 3])  # type: ignore[list-item, return-value]
-
-
-@pytest.mark.parametrize("space", [spaces.Text(3), spaces.Sequence(BOX), spaces.Dict(a=BOX, b=spaces.Text(3))], ids=str)
-def test_a_space_without_translation_is_named(space: spaces.Space) -> None:
-    with pytest.raises(UnsupportedSpaceError, match=r"(Text|Sequence)\(.*\) has no arrays for samples"):
-        SyncVectorEnv(makers(Plan(space), 1))
-    with pytest.raises(UnsupportedSpaceError, match=r"(Text|Sequence)\(.*\) has no arrays for samples"):
-        SyncVectorEnv(makers(Plan(BOX, space), 1))
 
 
 @pytest.mark.parametrize(

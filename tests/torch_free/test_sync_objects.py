@@ -1,0 +1,106 @@
+"""Spaces whose samples are no arrays: SyncVectorEnv hands them out and takes them as gymnasium's does."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from agreement import assert_same
+from gymnasium import spaces
+
+from gymbridge.vector import SyncVectorEnv
+
+
+class CustomSpace(spaces.Space):
+    """A space that nobody has heard of; its samples are dicts."""
+
+    def sample(self, mask: Any = None, probability: Any = None) -> Any:
+        return {"choice": int(self.np_random.integers(3)), "list": [1, 2]}
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, dict)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CustomSpace)
+
+
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+SPACES = {
+    "text": spaces.Text(5),
+    "graph": spaces.Graph(BOX, spaces.Discrete(3)),
+    "sequence": spaces.Sequence(BOX),
+    "stacked_sequence": spaces.Sequence(spaces.Discrete(3), stack=True),
+    "one_of": spaces.OneOf([spaces.Discrete(3), spaces.Text(3)]),
+    "custom": CustomSpace(),
+    "nested": spaces.Dict(
+        a=spaces.Text(3), b=BOX, c=spaces.Tuple([spaces.Sequence(spaces.Discrete(4)), spaces.Discrete(2)])
+    ),
+}
+
+
+class ObjectEnv(gym.Env):
+    """Observations drawn from a space with the env's own random numbers; episodes of three steps."""
+
+    def __init__(self, space: spaces.Space):
+        self.observation_space = copy.deepcopy(space)
+        self.action_space = copy.deepcopy(space)
+        self.actions: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        self.observation_space.seed(int(self.np_random.integers(1000)))
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        self.actions.append(action)
+        return self.observation_space.sample(), 1.0, self.t >= 3, False, {}
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+@pytest.mark.parametrize("name", SPACES)
+def test_objects_are_those_of_gymnasium(name: str, mode: str) -> None:
+    makers = [lambda: ObjectEnv(SPACES[name])] * 3
+    theirs = gym.vector.SyncVectorEnv(makers, autoreset_mode=mode)
+    ours = SyncVectorEnv(makers, autoreset_mode=mode)
+    assert_same(ours.reset(seed=1), theirs.reset(seed=1))
+    theirs.action_space.seed(3)
+    for index in range(9):
+        actions = theirs.action_space.sample()
+        mine, expected = ours.step(actions), theirs.step(actions)
+        assert_same(mine, expected)
+        if mode == "Disabled" and (expected[2] | expected[3]).any():
+            assert_same(ours.reset(seed=index), theirs.reset(seed=index))
+    assert_same([env.actions for env in ours.envs], [env.actions for env in theirs.envs])
+
+
+def test_an_object_handed_out_is_the_callers() -> None:
+    """What the env does to it later, or the caller, is not seen by the other."""
+
+    class Changing(ObjectEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            self.observation = {"choice": 0, "list": [0]}
+            return self.observation, {}
+
+        def step(self, action: Any) -> Any:
+            self.observation["list"][0] += 1
+            return self.observation, 1.0, False, False, {}
+
+    envs = SyncVectorEnv([lambda: Changing(CustomSpace())])
+    envs.reset(seed=0)
+    first = envs.step([0])[0]
+    first[0]["list"].append("mine")
+    second = envs.step([0])[0]
+    assert first == ({"choice": 0, "list": [1, "mine"]},)
+    assert second == ({"choice": 0, "list": [2]},)
+
+
+def test_too_few_objects_are_refused() -> None:
+    envs = SyncVectorEnv([lambda: ObjectEnv(SPACES["text"])] * 3)
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match="action: got 2 actions, expected 3, one for each env"):
+        envs.step(("a", "b"))

@@ -21,6 +21,7 @@ BOX_DTYPES = tuple(
 
 INTEGER_DTYPES = tuple(dtype for dtype in BOX_DTYPES if dtype.kind in "iu")
 HAS_DISCRETE_DTYPE = "dtype" in inspect.signature(spaces.Discrete.__init__).parameters
+
 """gymnasium 1.1 has ``Discrete`` in int64 only."""
 SHAPES = ((), (1,), (2,), (2, 3), (1, 2, 2), (0,), (2, 0))
 DICT_KEYS = (
@@ -29,6 +30,13 @@ DICT_KEYS = (
     *("_x", "_reset", "_user", "_", "a.b", "", " ", "é"),
 )
 """Usual keys, those that mean something to a TensorDict env, and odd ones."""
+
+
+def typed_discretes(*cases: tuple[int, int, type]) -> list[spaces.Discrete]:
+    """``Discrete`` spaces of other dtypes than int64, from ``(n, start, dtype)``; none where gymnasium has none."""
+    if not HAS_DISCRETE_DTYPE:
+        return []
+    return [spaces.Discrete(n, start=start, dtype=dtype) for n, start, dtype in cases]
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +124,10 @@ def leaf_space(spec: TensorSpec, key: Key) -> Space[Any]:
     return space
 
 
+_DISCRETE_HAS_DTYPE = "dtype" in inspect.signature(spaces.Discrete.__init__).parameters
+"""gymnasium before 1.2 counts in int64 only; a ``Box`` stands in for the others."""
+
+
 @singledispatch
 def _space_of(spec: object) -> Space[Any] | None:
     return None
@@ -171,7 +176,11 @@ def _choice_space(spec: Categorical | MultiCategorical, nvec: NDArray[Any], star
         last = (start.astype(np.int64) + nvec - 1).astype(dtype)  # right modulo 2**64
         return _box(np.broadcast_to(start, shape).copy(), np.broadcast_to(last, shape).copy(), shape, dtype)
     if not shape and isinstance(spec, Categorical):
-        return spaces.Discrete(int(nvec), start=int(start), dtype=dtype)
+        if _DISCRETE_HAS_DTYPE:
+            return spaces.Discrete(int(nvec), start=int(start), dtype=dtype)
+        if dtype == np.int64:
+            return spaces.Discrete(int(nvec), start=int(start))
+        return _box(start, start + dtype.type(nvec - 1), (), dtype)
     return spaces.MultiDiscrete(np.broadcast_to(nvec, shape), dtype, start=np.broadcast_to(start, shape))
 
 

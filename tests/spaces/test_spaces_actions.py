@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from space_strategies import typed_discretes
 
 from gymbridge.errors import SpecError, UnsupportedSpaceError
 from gymbridge.spaces import ActionCodec
 
 SPACE = spaces.Dict(
-    grip=spaces.Discrete(3, start=-1, dtype=np.int8),
+    grip=next(iter(typed_discretes((3, -1, np.int8))), spaces.Discrete(3, start=-1)),
     pads=spaces.MultiDiscrete([[2, 3], [1, 4]], np.uint8, start=[[5, 0], [0, 1]]),
     turn=spaces.Box(-1, 1, (2,)),
 )
@@ -50,7 +51,7 @@ def test_leaves_come_in_the_order_of_the_action_tree() -> None:
     assert [leaf.name for leaf in codec.leaves] == ["action.grip", "action.pads", "action.turn"]
     bits = torch.tensor([0, 1, 0, 0, 1, 1, 0, 0, 0, 1], dtype=torch.bool)
     grip, pads, turn = codec.decode([torch.tensor([True, False, False]), bits, torch.ones(2)])
-    assert (grip.dtype, grip.shape, grip.tolist()) == (np.int8, (), -1)
+    assert (grip.dtype, grip.shape, grip.tolist()) == (SPACE["grip"].dtype, (), -1)
     assert (pads.dtype, pads.tolist()) == (np.uint8, [[6, 2], [0, 4]])
     assert turn.tolist() == [1, 1]
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import Space, spaces
+from space_strategies import typed_discretes
 
 from gymbridge.errors import UnsupportedSpaceError
 from gymbridge.spaces import observation_spec, space_to_spec, spec_to_space
@@ -58,7 +59,8 @@ def test_naming_and_the_package_import_no_torch() -> None:
         (spaces.Box(0, INF, (), np.int16), Bounded(0, 32767, (), dtype=torch.int16)),
         (spaces.Box(0, 1, (0,), bool), Unbounded((0,), dtype=torch.bool)),
         (spaces.Box(0, 1, (1,), bool), Bounded(0, 1, (1,), dtype=torch.bool)),
-        (spaces.Discrete(3, start=-1, dtype=np.int8), Categorical(3, dtype=torch.int8, start=-1)),
+        (spaces.Discrete(3, start=-1), Categorical(3, start=-1)),
+        *[(space, Categorical(3, dtype=torch.int8, start=-1)) for space in typed_discretes((3, -1, np.int8))],
         (
             spaces.MultiDiscrete([[2, 3]], dtype=np.uint8, start=[[0, 4]]),
             MultiCategorical([[2, 3]], dtype=torch.uint8, start=[[0, 4]]),
@@ -79,8 +81,9 @@ def test_what_a_space_turns_into(space: Space, spec: Any) -> None:
 
 
 def test_one_hot_specs_keep_the_dtype_and_start_of_the_space() -> None:
-    one = space_to_spec(spaces.Discrete(3, start=-1, dtype=np.int8), categorical_action_encoding=False)
-    assert one == OneHot(3, start=-1, categorical_dtype=torch.int8)
+    for space in typed_discretes((3, -1, np.int8)):
+        one = space_to_spec(space, categorical_action_encoding=False)
+        assert one == OneHot(3, start=-1, categorical_dtype=torch.int8)
     many = space_to_spec(spaces.MultiDiscrete([2, 3], np.uint8, start=[0, 4]), categorical_action_encoding=False)
     assert many == MultiOneHot([2, 3], start=[0, 4], categorical_dtype=torch.uint8)
 
@@ -204,8 +207,7 @@ def test_specs_without_a_space_are_refused_by_key(spec: Any) -> None:
         spaces.Box(0, 1, (2,), ">f4"),
         spaces.Box(0, 1, (2,), ">i8"),
         spaces.Box(-INF, -INF, (2,)),
-        spaces.Discrete(100, start=100, dtype=np.int8),
-        spaces.Discrete(2**63, dtype=np.uint64),
+        *typed_discretes((100, 100, np.int8), (2**63, 0, np.uint64)),
         spaces.MultiDiscrete([3, 100], np.int8, start=[0, 100]),
     ],
     ids=str,
@@ -217,10 +219,10 @@ def test_values_that_no_tensor_holds_are_refused_by_key(space: Space, convert: A
 
 
 def test_a_discrete_may_go_up_to_the_end_of_uint64() -> None:
-    space = spaces.Discrete(3, start=2**64 - 3, dtype=np.uint64)
-    spec = space_to_spec(space)
-    assert spec_to_space(spec) == space
-    assert int(spec.to_numpy(spec.encode(np.uint64(2**64 - 1)))) == 2**64 - 1
+    for space in typed_discretes((3, 2**64 - 3, np.uint64)):
+        spec = space_to_spec(space)
+        assert spec_to_space(spec) == space
+        assert int(spec.to_numpy(spec.encode(np.uint64(2**64 - 1)))) == 2**64 - 1
 
 
 class _Custom(Space):

@@ -93,6 +93,15 @@ def test_the_next_reset_may_be_one_inside_step_and_maybe_reset(contract: Engine)
     assert seeds_seen(contract, td) == nothing(contract)
 
 
+def test_a_step_that_resets_nobody_takes_no_seed(contract: Engine) -> None:
+    env = contract.make(lambda: Draws([9]))
+    td = env.reset()
+    env.set_seed(5)
+    _, td = env.step_and_maybe_reset(env.rand_action(td))
+    td = env.step_mdp(env.rand_step(td))
+    assert seeds_seen(contract, env.reset()) == [5 + row for row in range(contract.num_envs)]
+
+
 def test_each_env_takes_its_seed_when_it_is_reset(batch: Engine) -> None:
     """Some by mask, the others later, each once; a sleeping env that is done loses none."""
     env = batch.make(lambda: Draws([1]))

@@ -232,7 +232,7 @@ def test_actions_come_back_from_their_tensors(
         action=space_to_spec(space, batch_size=batch, categorical_action_encoding=categorical), shape=batch
     )
     for leaf, tensor, array in zip(codec.leaves, tensors, arrays, strict=True):
-        each = array.reshape(-1, *leaf.shape)
+        each = array.reshape((int(np.prod(batch)), *leaf.shape))
         if all(leaf.space.contains(one) for one in each):  # older gymnasium draws some that are not in the space
             spec[leaf.key].assert_is_in(tensor)
     decoded = codec.decode(tensors)

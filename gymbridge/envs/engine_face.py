@@ -114,8 +114,9 @@ class EngineFace:
         flag_spec = Unbounded((*batch_size, 1), dtype=torch.bool)
         self._own = [*self.observation_spec.items(True, True), *((name, flag_spec) for name in FLAGS)]
         flags = [(name,) for name in FLAGS]
-        self._assemble_next = Assembler([*self._keys, ("reward",), *flags], batch_size, device)
-        self._assemble_root = Assembler([*self._keys, *flags], batch_size, device)
+        groups = _groups(self.observation_spec)
+        self._assemble_next = Assembler([*self._keys, ("reward",), *flags], batch_size, device, groups)
+        self._assemble_root = Assembler([*self._keys, *flags], batch_size, device, groups)
         self._moves = device is not None and device.type != "cpu"
         self._reward_dtype = None if reward_dtype in _NUMPY_OF_REWARD else reward_dtype
 
@@ -149,6 +150,7 @@ class EngineFace:
         ops, idle = _picked(self._reset_all, mask)
         if idle is not None:
             self._require_own(tensordict)
+            self._require_observations(tensordict, ops)
         self._ops_run = ops
         report = self.engine.run(ops, self._no_actions, reset_kwargs)
         first = self._root_of(tensordict, self._untouched(idle, report))
@@ -266,6 +268,13 @@ class EngineFace:
                 if value is not None:
                     require_like(key, value, spec, tensordict)
 
+    def _require_observations(self, tensordict: TensorDictBase | None, ops: bytes) -> None:
+        """Refuses to show an env that has never been reset and of which td shows nothing."""
+        new = [row for row, state in enumerate(bytes(self._block.state)) if state == RowState.NEW and not ops[row]]
+        given = tensordict is not None and all(tensordict.get(key, None) is not None for key in self._keys)
+        if new and not given:
+            raise ResetNeeded(f"_reset leaves out envs {new}, which have never been reset: reset them too")
+
     def _put_own(self, arrays: Sequence[Array], tensordict: TensorDictBase | None, rows: Array) -> None:
         """Puts into rows what td has for them, or their latest where it has nothing."""
         latest: list[Array] | None = None
@@ -292,6 +301,12 @@ class EngineFace:
     def _tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
         tensors = [torch.from_numpy(array) for array in arrays]
         return [tensor.to(self._device) for tensor in tensors] if self._moves else tensors
+
+
+def _groups(spec: Composite) -> list[Key]:
+    """The keys of a spec's nested groups, empty ones too."""
+    keys = [(key,) if isinstance(key, str) else key for key in spec.keys(include_nested=True)]
+    return [key for key in keys if isinstance(spec[key], Composite)]
 
 
 def _batched_info_spec(info_spec: Composite, batch_size: torch.Size, device: torch.device | None) -> Composite:

@@ -229,11 +229,11 @@ def test_a_maker_that_raises_closes_the_envs_made_before() -> None:
 
 def test_one_env_object_twice_is_refused() -> None:
     shared = CountingEnv()
-    for maker in (lambda: shared, lambda: GymEnv(shared)):
-        with pytest.raises(ValueError, match="the maker of env 1 gave an env that another maker gave too"):
+    for maker in (lambda: shared, lambda: GymEnv(shared), lambda: gym.wrappers.TimeLimit(shared, 100)):
+        with pytest.raises(ValueError, match="the makers of envs 0 and 1 gave one and the same env"):
             SerialEnv(2, maker).reset()
     wrapper = GymEnv(CountingEnv)
-    with pytest.raises(ValueError, match="the maker of env 1 gave an env that another maker gave too"):
+    with pytest.raises(ValueError, match="the makers of envs 0 and 1 gave one and the same env"):
         SerialEnv(2, lambda: wrapper).reset()
 
 

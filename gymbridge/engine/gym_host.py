@@ -413,6 +413,8 @@ def _info_entry(leaf: Leaf, info: Any) -> npt.NDArray[Any] | None:
             value = value[part]
     except (KeyError, TypeError, IndexError):
         return None
+    if value is None:
+        return None
     given = np.asarray(value)
     if given.shape != leaf.shape or not np.can_cast(given.dtype, leaf.dtype, "same_kind"):
         raise EnvOutputError(

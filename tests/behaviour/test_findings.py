@@ -279,3 +279,46 @@ def test_arguments_of_a_batch_are_named(arguments: dict[str, Any], error: type, 
 
 def test_num_envs_may_be_numpys() -> None:
     assert SerialEnv(np.int64(2), CountingEnv).reset().batch_size == (2,)
+
+
+class InfoEnv(CountingEnv):
+    """Gives the infos of a list, in turn; the first at the reset."""
+
+    infos: tuple[Any, ...] = ({},)
+
+    def reset(self, **kwargs: Any) -> Any:
+        return super().reset(**kwargs)[0], self.infos[0]
+
+    def step(self, action: Any) -> Any:
+        outcome = super().step(action)
+        return (*outcome[:4], self.infos[min(self.t, len(self.infos) - 1)])
+
+
+@pytest.mark.parametrize(
+    ("infos", "kept", "left_out"),
+    [
+        (({"x": 0}, {"x": 0.5}), {"x": torch.float64}, None),
+        (({"x": None}, {"x": 1.0}), {"x": torch.float64}, None),
+        (({"x": np.zeros(0)}, {"x": np.zeros(1)}), {}, "x"),
+        (({"a": 1}, {"a": {"b": 2}}), {("a", "b"): torch.int64}, "a"),
+        (({3: 1, "x": True}, {"x": False}), {"x": torch.bool}, "3"),
+        (({"x": "text", "y": np.zeros(2, ">f4")}, {}), {}, "x', 'y"),
+        (({"x": [[1], [2, 3]], "y": np.float32(1)}, {}), {"y": torch.float32}, "x"),
+    ],
+    ids=["widens", "none", "shape", "dict", "key", "dtype", "ragged"],
+)
+def test_info_auto_keeps_what_it_can(infos: tuple[Any, ...], kept: dict[Any, Any], left_out: str | None) -> None:
+    class Env(InfoEnv):
+        pass
+
+    Env.infos = infos
+    if left_out is None:
+        env = GymEnv(Env, info="auto")
+    else:
+        with pytest.warns(UserWarning, match=rf"are left out: \['{left_out}'\]"):
+            env = GymEnv(Env, info="auto")
+    spec = env.full_observation_spec["info"]
+    leaves = {key: leaf.dtype for key, leaf in spec.items(True, True) if "_mask" not in key}
+    assert leaves == kept
+    if left_out is None:
+        env.rollout(3)

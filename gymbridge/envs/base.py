@@ -19,6 +19,7 @@ from gymbridge.envs.tensordicts import entry, leaf_paths
 from gymbridge.envs.transitions import NextRoot, put_first, put_next
 from gymbridge.errors import EnvOutputError
 from gymbridge.specs import Binary, Composite, TensorSpec
+from gymbridge.specs._bridge import as_device
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -645,12 +646,10 @@ def env_device(device: DeviceLike) -> torch.device:
     Raises:
         ValueError: the device ``"meta"``, which holds no values.
     """
-    device = torch.device(device)
-    if device.type == "meta":
+    found = as_device(device)
+    if found.type == "meta":
         raise ValueError("device: got meta, expected one that holds values")
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
+    return found
 
 
 def require_like(key: NestedKey, value: Any, spec: TensorSpec, tensordict: TensorDictBase) -> None:

@@ -26,6 +26,7 @@ from gymbridge.envs.base import FLAGS, require_like
 from gymbridge.envs.info_specs import info_leaves
 from gymbridge.envs.tensordicts import Assembler, entry
 from gymbridge.envs.transitions import put_first, put_next
+from gymbridge.reward_dtypes import block_dtype_of_reward
 from gymbridge.spaces.conversion import observation_spec, space_to_spec
 from gymbridge.specs import Composite, Unbounded
 
@@ -33,8 +34,6 @@ __all__ = ["EngineFace", "FaceOptions"]
 
 Array: TypeAlias = npt.NDArray[Any]
 Key: TypeAlias = tuple[str, ...]
-
-_NUMPY_OF_REWARD = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,8 @@ class FaceOptions:
     host: GymHostOptions = field(init=False)
 
     def __post_init__(self) -> None:
-        dtype = self.reward_dtype
-        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-            raise TypeError(f"reward_dtype: got {dtype!r}, expected a floating torch.dtype")
         host = GymHostOptions(
-            reward_dtype=np.dtype(_NUMPY_OF_REWARD.get(dtype, np.float32)),
+            reward_dtype=block_dtype_of_reward(self.reward_dtype),
             info_leaves=info_leaves(self.info_spec),
             warn_of_unknown_infos=self.warn_of_unknown_infos,
         )
@@ -118,7 +114,7 @@ class EngineFace:
         self._assemble_next = Assembler([*self._keys, ("reward",), *flags], batch_size, device, groups)
         self._assemble_root = Assembler([*self._keys, *flags], batch_size, device, groups)
         self._moves = device is not None and device.type != "cpu"
-        self._reward_dtype = None if reward_dtype in _NUMPY_OF_REWARD else reward_dtype
+        self._reward_dtype = reward_dtype if reward_dtype is torch.bfloat16 else None
 
         num_rows = engine.num_envs
         self._reset_all = bytes([Op.RESET]) * num_rows

@@ -50,7 +50,9 @@ class EnvBase(ABC):
 
     Masks pick envs of a batch: ``"_reset"`` in what ``reset`` is given, ``"_step"`` in what ``step`` is given; bool,
     ``[*B]`` or ``[*B, 1]``, a scalar for all. An env not picked is not touched: its row has td's own observation and
-    flags, or the env's latest where td has none, and in ``next`` a reward of zero. Masks are consumed.
+    flags, or the env's latest where td has none, and in ``next`` a reward of zero. Masks are consumed. A batched env of
+    your own that honours them says so with ``partial_step = True`` and ``partial_reset = True``, as attributes of the
+    class or set in ``__init__``; to others they are refused.
 
     A subclass sets its specs in ``__init__`` (``observation_spec``, ``action_spec``, ``reward_spec``; ``done_spec`` and
     ``state_spec`` if they are not the usual ones) and writes three methods:
@@ -100,6 +102,9 @@ class EnvBase(ABC):
         (tensor([1]), tensor([False]))
     """
 
+    _partial_step: bool | None = None
+    _partial_reset: bool | None = None
+
     def __init__(self, *, device: DeviceLike | None = None, batch_size: Any = ()):
         self._device = None if device is None else env_device(device)
         self._batch_size = torch.Size(batch_size)
@@ -129,13 +134,21 @@ class EnvBase(ABC):
 
     @property
     def partial_step(self) -> bool:
-        """Whether the env honours a ``"_step"`` mask: as it stands, an env without a batch does."""
-        return not self.batch_size
+        """Whether the env honours a ``"_step"`` mask: unless told, an env without a batch does, and no other."""
+        return not self.batch_size if self._partial_step is None else self._partial_step
+
+    @partial_step.setter
+    def partial_step(self, honoured: bool) -> None:
+        self._partial_step = honoured
 
     @property
     def partial_reset(self) -> bool:
-        """Whether the env honours a ``"_reset"`` mask: as it stands, an env without a batch does."""
-        return not self.batch_size
+        """Whether the env honours a ``"_reset"`` mask: unless told, an env without a batch does, and no other."""
+        return not self.batch_size if self._partial_reset is None else self._partial_reset
+
+    @partial_reset.setter
+    def partial_reset(self, honoured: bool) -> None:
+        self._partial_reset = honoured
 
     # ---------------------------------------------------------------- what the env is
 
@@ -545,7 +558,7 @@ class EnvBase(ABC):
     # ---------------------------------------------------------------- seeds, devices, the end
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """Seeds the env, from its next reset on.
+        """Seeds the env, from its next reset on, and torch's global generator, which random actions come from.
 
         Args:
             seed: env ``i`` of a batch gets ``seed + i``; None takes a seed given before back.

@@ -28,6 +28,7 @@ class EngineEnv(EnvBase):
     A subclass writes ``_make_face``, which makes the engine; it is called at the first use.
     """
 
+    _partial_step = _partial_reset = True
     _engine_face: EngineFace | None = None
     _seeds: list[int | None] | None = None
     """Seeds that wait for the next reset, one a row."""
@@ -58,16 +59,6 @@ class EngineEnv(EnvBase):
         if kind not in self._specs:
             _ = self._face
         return super()._spec_of(kind)
-
-    @property
-    def partial_step(self) -> bool:
-        """True: any part of the batch can be stepped."""
-        return True
-
-    @property
-    def partial_reset(self) -> bool:
-        """True: any part of the batch can be reset."""
-        return True
 
     # ---------------------------------------------------------------- reset and step
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import torch
 
+from gymbridge.engine.calls import exclusive
 from gymbridge.engine.gym_host import close_all
 from gymbridge.engine.local import LocalEngine, make_all
 from gymbridge.envs.base import DeviceLike
@@ -70,6 +71,7 @@ class BatchedEnvBase(EngineEnv):
             _ = self._face
         return self._device
 
+    @exclusive
     def start(self) -> Self:
         """Starts the envs now instead of at the first use; returns the env.
 

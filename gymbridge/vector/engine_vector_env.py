@@ -17,6 +17,7 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
+from gymbridge.engine.calls import OneCallAtATime, exclusive
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.conform import snapshot_of_object
 from gymbridge.engine.failures import raise_env_error
@@ -38,7 +39,7 @@ _Result = TypeVar("_Result", bound=tuple[Any, ...])
 ObservationMode = str | tuple[gym.Space[Any], gym.Space[Any]]
 
 
-class EngineVectorEnv(VectorEnv[Any, Any, Any]):
+class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
     """A ``gymnasium.vector.VectorEnv`` over an engine; made by its subclasses.
 
     Args:
@@ -149,6 +150,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
 
     # ---------------------------------------------------------------- reset and step
 
+    @exclusive
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
@@ -176,6 +178,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         result = (self._observations(), infos)
         return result if report is NOTHING else self._finish(result, report)
 
+    @exclusive
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Steps the envs; those whose episode ended are treated as the autoreset mode says.
 
@@ -336,6 +339,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         """The seed of each env's random generator."""
         return self.get_attr("np_random_seed")
 
+    @exclusive
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Attribute ``name`` of each env, called with the arguments where it is callable."""
         self._require_open("call")
@@ -345,6 +349,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         """Attribute ``name`` of each env."""
         return self.call(name)
 
+    @exclusive
     def set_attr(self, name: str, values: list[Any] | tuple[Any, ...] | Any) -> None:
         """Sets an attribute of each env.
 
@@ -363,10 +368,16 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         for row, value in enumerate(values):
             self._engine.set_attribute(row, name, value)
 
+    @exclusive
     def render(self) -> tuple[Any, ...]:
         """What each env renders."""
         self._require_open("render")
         return tuple(self._engine.render(row) for row in range(self.num_envs))
+
+    @exclusive
+    def close(self, **kwargs: Any) -> None:
+        """Closes the envs, once; see :meth:`close_extras`."""
+        super().close(**kwargs)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the envs, each of them even if another's ``close`` raises; raises the first error at the end."""

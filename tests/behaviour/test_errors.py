@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -597,3 +598,69 @@ def test_what_is_no_exception_stops_at_once(engine: Engine) -> None:
     with pytest.raises(KeyboardInterrupt):
         env.rand_step(td)
     env.close()
+
+
+# ---------------------------------------------------------------- one call at a time
+
+OTHER_CALLS: dict[str, Callable[[Any, TensorDictBase], Any]] = {
+    "reset": lambda env, td: env.reset(),
+    "step": lambda env, td: env.step(td),
+    "step_and_maybe_reset": lambda env, td: env.step_and_maybe_reset(td),
+    "set_seed": lambda env, td: env.set_seed(0),
+    "to": lambda env, td: env.to("cpu"),
+    "close": lambda env, td: env.close(),
+}
+
+
+class CallsBack(CountingEnv):
+    """Calls ``hook`` in each step."""
+
+    hook: Callable[[], Any] | None = None
+
+    def step(self, action: Any) -> Any:
+        if self.hook is not None:
+            self.hook()
+        return super().step(action)
+
+
+@pytest.mark.parametrize("other", OTHER_CALLS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_second_thread_is_refused_and_the_first_gets_its_own(engine: Engine, call: str, other: str) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        assert go_on.wait(30)
+
+    made: list[CallsBack] = []
+
+    def make() -> CallsBack:
+        made.append(CallsBack())
+        return made[-1]
+
+    env = engine.make(make)
+    td = env.rand_action(env.reset())
+    mine, theirs = td.clone(), td.clone()
+    made[-1].hook = hold
+    first = threading.Thread(target=lambda: getattr(env, call)(mine))
+    first.start()
+    try:
+        assert entered.wait(30)
+        with pytest.raises(RuntimeError, match=rf"^{other}: refused while a call of {call} is under way"):
+            OTHER_CALLS[other](env, theirs)
+    finally:
+        go_on.set()
+        first.join()
+    assert "next" not in theirs.keys()
+    assert mine["next", "observation"][..., 1].eq(1).all()
+
+
+def test_an_env_that_calls_its_own_batch_is_refused(batch: Engine) -> None:
+    class Steps(CallsBack):
+        pass
+
+    env = batch.make(Steps)
+    td = env.rand_action(env.reset())
+    Steps.hook = lambda self: env.reset()
+    with pytest.raises(RuntimeError, match=r"^reset: refused while a call of step is under way"):
+        env.step(td)

@@ -15,6 +15,7 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.conform import Conform, casting, exact
 from gymbridge.engine.contract import env_faults
+from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.host import NOTHING, Report
 from gymbridge.engine.layout import Leaf
 from gymbridge.errors import EnvOutputError
@@ -226,7 +227,6 @@ class GymHost:
         self._source[:] = bytes([Source.ROOT]) * num_rows
         self._all_in_next = bytes([Source.NEXT]) * num_rows
         self._whole_steps = {bytes([op]) * num_rows for op in (Op.STEP, Op.STEP_MAYBE_RESET)}
-        self._steps = [env.step for env in self.envs]
         # one array is by far the most common observation: it has a short way of its own
         self._array_shape: tuple[int, ...] = ()
         self._array_dtype: np.dtype[Any] | None = None
@@ -250,68 +250,72 @@ class GymHost:
             terminations[:] = self._no_flags
             truncations[:] = self._no_flags
         row = -1
-        for op, action, step in zip(ops, actions, self._steps, strict=False):
-            row += 1
-            if not op:
-                continue
-            try:
-                if not usual:
-                    terminations[row] = truncations[row] = False
-                    if op == _RESET:
+        try:
+            for op, action, env in zip(ops, actions, self.envs, strict=False):
+                row += 1
+                if not op:
+                    continue
+                try:
+                    if not usual:
+                        terminations[row] = truncations[row] = False
+                        if op == _RESET:
+                            rewards[row] = 0
+                            self._next.no_info(row)
+                            report = self._reset(row, reset_kwargs[row] if reset_kwargs else {}, report)
+                            continue
+                    result = env.step(action)  # looked up now: users put wrappers and methods in place
+
+                    # all checks come before the first write
+                    try:
+                        observation, reward, terminated, truncated, info = result
+                        goes_on = not (terminated or truncated)
+                    except (TypeError, ValueError) as error:
+                        raise _not_an_outcome(result) from error
+                    as_array = (
+                        type(observation) is _Array
+                        and observation.dtype is array_dtype
+                        and observation.shape == array_shape
+                    )
+                    values = None if as_array else self._next.checked(observation)
+                    if info_leaves:
+                        entries = self._next.checked_info(info)
+                        if self._warn_of_unknown_infos:  # where warnings are errors, this is a check too
+                            self._warn_of_unknown(row, info)
+                    elif collect_infos and (info or type(info) is not dict):
+                        info = snapshot(info)
+                    try:
+                        rewards[row] = reward
+                    except (TypeError, ValueError, OverflowError) as error:
+                        raise EnvOutputError(f"reward: got {reward!r}, expected a number") from error
+
+                    if values is None:
+                        array_rows[row][...] = observation
+                    else:
+                        self._next.write(row, values)
+                    if not usual:
+                        source[row] = _IN_NEXT
+                        self._state[row] = _RUNNING
+                    if info_leaves:
+                        self._next.write_info(row, entries)
+                    elif collect_infos and info:
+                        report = _own(report)
+                        report.step_infos[row] = info
+                    if not goes_on:
+                        terminations[row] = terminated
+                        truncations[row] = truncated
+                        self._state[row] = _ENDED
+                        if op == _STEP_MAYBE_RESET:
+                            report = self._reset(row, reset_kwargs[row] if reset_kwargs else {}, report)
+                except Exception as error:
+                    report = _own(report)
+                    report.errors[row] = error
+                    self._state[row] = _FAILED
+                    if not (terminations[row] or truncations[row]):  # else the step is whole, and it was the reset
                         rewards[row] = 0
                         self._next.no_info(row)
-                        report = self._reset(row, reset_kwargs[row] if reset_kwargs else {}, report)
-                        continue
-                result = step(action)
-
-                # all checks come before the first write
-                try:
-                    observation, reward, terminated, truncated, info = result
-                    goes_on = not (terminated or truncated)
-                except (TypeError, ValueError) as error:
-                    raise _not_an_outcome(result) from error
-                as_array = (
-                    type(observation) is _Array
-                    and observation.dtype is array_dtype
-                    and observation.shape == array_shape
-                )
-                values = None if as_array else self._next.checked(observation)
-                if info_leaves:
-                    entries = self._next.checked_info(info)
-                    if self._warn_of_unknown_infos:  # where warnings are errors, this is a check too
-                        self._warn_of_unknown(row, info)
-                elif collect_infos and (info or type(info) is not dict):
-                    info = snapshot(info)
-                try:
-                    rewards[row] = reward
-                except (TypeError, ValueError, OverflowError) as error:
-                    raise EnvOutputError(f"reward: got {reward!r}, expected a number") from error
-
-                if values is None:
-                    array_rows[row][...] = observation
-                else:
-                    self._next.write(row, values)
-                if not usual:
-                    source[row] = _IN_NEXT
-                    self._state[row] = _RUNNING
-                if info_leaves:
-                    self._next.write_info(row, entries)
-                elif collect_infos and info:
-                    report = _own(report)
-                    report.step_infos[row] = info
-                if not goes_on:
-                    terminations[row] = terminated
-                    truncations[row] = truncated
-                    self._state[row] = _ENDED
-                    if op == _STEP_MAYBE_RESET:
-                        report = self._reset(row, reset_kwargs[row] if reset_kwargs else {}, report)
-            except Exception as error:
-                report = _own(report)
-                report.errors[row] = error
-                self._state[row] = _FAILED
-                if not (terminations[row] or truncations[row]):  # else the step is whole, and it was the reset
-                    rewards[row] = 0
-                    self._next.no_info(row)
+        except BaseException:  # an interrupt: the caller will not see what the rows up to here did
+            fail_rows(self._state, ops[: row + 1])
+            raise
         return report
 
     def _reset(self, row: int, kwargs: Mapping[str, Any], report: Report) -> Report:

@@ -17,7 +17,7 @@ from gymnasium.error import ResetNeeded
 from tensordict import TensorDict, TensorDictBase
 
 from gymbridge.engine.codes import Op, RowState, Source
-from gymbridge.engine.failures import raise_env_error
+from gymbridge.engine.failures import fail_rows, raise_env_error, why_not_stepped
 from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.host import NOTHING, Report
 from gymbridge.engine.local import LocalEngine
@@ -151,7 +151,11 @@ class EngineFace:
             self._require_own(tensordict)
         self._ops_run = ops
         report = self.engine.run(ops, self._no_actions, reset_kwargs)
-        first = self._root_of(tensordict, self._untouched(idle, report))
+        try:
+            first = self._root_of(tensordict, self._untouched(idle, report))
+        except BaseException:  # an interrupt or no memory: the caller does not see what the envs did
+            fail_rows(self._block.state, ops)
+            raise
         if report.errors:
             self._fail(first if tensordict is None else put_first(tensordict, first), report)
         return first
@@ -162,7 +166,11 @@ class EngineFace:
         if idle is not None:
             self._require_own(tensordict)
         report = self._run(tensordict, ops)
-        following = self._next_of(tensordict, self._untouched(idle, report))
+        try:
+            following = self._next_of(tensordict, self._untouched(idle, report))
+        except BaseException:
+            fail_rows(self._block.state, ops)
+            raise
         if report.errors:
             self._fail(put_next(tensordict.copy(), following, entry(tensordict, "next")), report)
         return following
@@ -178,11 +186,16 @@ class EngineFace:
         if idle is not None:
             self._require_own(tensordict)
         report = self._run(tensordict, ops, reset_kwargs)
-        untouched = self._untouched(idle, report)
-        following = self._next_of(tensordict, untouched)
+        try:
+            untouched = self._untouched(idle, report)
+            following = self._next_of(tensordict, untouched)
+            root = self._root_of(tensordict, untouched)
+        except BaseException:
+            fail_rows(self._block.state, ops)
+            raise
         if report.errors:
             self._fail(put_next(tensordict.copy(), following, entry(tensordict, "next")), report)
-        return following, self._root_of(tensordict, untouched)
+        return following, root
 
     def _run(
         self, tensordict: TensorDictBase, ops: bytes, reset_kwargs: Sequence[Mapping[str, Any]] | None = None
@@ -318,15 +331,6 @@ def _require_running(ops: bytes, states: bytes) -> None:
     Raises:
         ResetNeeded: naming the envs and why each needs a reset.
     """
-    why = {
-        RowState.NEW: "have not been reset yet",
-        RowState.ENDED: "ended their episode",
-        RowState.FAILED: "raised an error in an earlier call",
-    }
-    reasons = []
-    for state, reason in why.items():
-        rows = [row for row, op in enumerate(ops) if op and states[row] == state]
-        if rows:
-            reasons.append(f"envs {rows} {reason}")
-    if reasons:
-        raise ResetNeeded(f"{'; '.join(reasons)}: reset them before they are stepped")
+    refused = [row for row, op in enumerate(ops) if op and states[row] != RowState.RUNNING]
+    if refused:
+        raise ResetNeeded(f"{why_not_stepped(states, refused)}: reset them before they are stepped")

@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 from gymbridge.engine.calls import OneCallAtATime, exclusive
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.conform import snapshot_of_object
-from gymbridge.engine.failures import raise_env_error
+from gymbridge.engine.failures import fail_rows, raise_env_error
 from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.host import NOTHING, Report
 from gymbridge.spaces.naming import action_tree, observation_tree
@@ -172,10 +172,14 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         seeds = self._seeds(seed)
         ops, options = self._reset_ops(options)
         report = self._engine.run(ops, self._no_actions, [{"seed": seed, "options": options} for seed in seeds])
-        infos: dict[str, Any] = {}
-        for row, info in report.reset_infos.items():
-            add_info(infos, info, row, self.num_envs)
-        result = (self._observations(), infos)
+        try:
+            infos: dict[str, Any] = {}
+            for row, info in report.reset_infos.items():
+                add_info(infos, info, row, self.num_envs)
+            result = (self._observations(), infos)
+        except BaseException:
+            fail_rows(self._state, ops)
+            raise
         return result if report is NOTHING else self._finish(result, report)
 
     @exclusive
@@ -201,14 +205,18 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         rows = self._action_rows(actions)
         ops = self._autoreset.ops(self._state.tobytes())
         report = self._engine.run(ops, rows)
-        infos: dict[str, Any] = {}
-        if report is not NOTHING or (self._same_step and self._source.tobytes() != self._all_in_next):
-            infos = self._step_infos(report)
-        result = (
-            self._observations(),
-            *self._output.outcome(self._reward, self._terminated, self._truncated),
-            infos,
-        )
+        try:
+            infos: dict[str, Any] = {}
+            if report is not NOTHING or (self._same_step and self._source.tobytes() != self._all_in_next):
+                infos = self._step_infos(report)
+            result = (
+                self._observations(),
+                *self._output.outcome(self._reward, self._terminated, self._truncated),
+                infos,
+            )
+        except BaseException:  # an interrupt or no memory: the caller does not see what the envs did
+            fail_rows(self._state, ops)
+            raise
         return result if report is NOTHING else self._finish(result, report)
 
     def last_partial(self) -> tuple[Any, ...] | None:

@@ -33,7 +33,7 @@ class SyncVectorEnv(EngineVectorEnv):
             dtype, float32 unless told.
 
     Attributes:
-        envs: the envs.
+        envs: the envs, a list whose items may be replaced, by wrapped ones for example.
 
     Raises:
         RuntimeError: spaces that do not fit together; the message names the env.
@@ -69,4 +69,14 @@ class SyncVectorEnv(EngineVectorEnv):
             autoreset_mode=autoreset_mode,
             output=make_output(output, device, reward_dtype),
         )
-        self.envs = self._engine.envs
+
+    @property
+    def envs(self) -> list[gym.Env[Any, Any]]:
+        """The envs; one that is put in another's place, or a list that is put in this one's, is what runs then."""
+        return self._engine.envs
+
+    @envs.setter
+    def envs(self, envs: Sequence[gym.Env[Any, Any]]) -> None:
+        if len(envs) != self.num_envs:
+            raise ValueError(f"envs: got {len(envs)} envs, expected {self.num_envs}")
+        self._engine.envs[:] = envs

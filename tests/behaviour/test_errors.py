@@ -518,7 +518,7 @@ def test_the_run_goes_on_after_the_failed_env_is_reset(batch: Engine, call: str)
     td = env.step_mdp(env.rand_step(env.reset()))
     with pytest.raises(Boom):
         getattr(env, call)(env.rand_action(td))
-    with pytest.raises(ResetNeeded, match=rf"envs \[{last}\] raised an error in an earlier call: reset them"):
+    with pytest.raises(ResetNeeded, match=rf"envs \[{last}\] raised an error in an earlier call or were"):
         env.step(env.rand_action(td.clone()))
     partial = env.last_partial()
     root = env.reset(env.step_mdp(partial).set("_reset", partial["_failed"]))
@@ -598,6 +598,37 @@ def test_what_is_no_exception_stops_at_once(engine: Engine) -> None:
     with pytest.raises(KeyboardInterrupt):
         env.rand_step(td)
     env.close()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_interrupted_env_and_those_before_it_are_to_be_reset(batch: Engine, call: str) -> None:
+    """Ctrl-C in a step: no later step builds on what was never handed out; the others go on."""
+    last = batch.num_envs - 1
+
+    class Interrupts(CountingEnv):
+        on = False
+
+        def step(self, action: Any) -> Any:
+            if self.on:
+                raise KeyboardInterrupt
+            return super().step(action)
+
+    made: list[Interrupts] = []
+
+    def make() -> Interrupts:
+        made.append(Interrupts())
+        return made[-1]
+
+    env = batch.make(make)
+    td = env.rand_action(env.reset())
+    made[last].on = True
+    with pytest.raises(KeyboardInterrupt):
+        getattr(env, call)(td.clone())
+    made[last].on = False
+    with pytest.raises(ResetNeeded, match=rf"envs \[.*{last}\] raised an error in an earlier call or"):
+        env.step(td.clone())
+    stepped = env.step(env.rand_action(env.reset()))
+    assert stepped["next", "observation"][:, 1].eq(1).all()
 
 
 # ---------------------------------------------------------------- one call at a time

@@ -146,19 +146,31 @@ def test_a_snapshot_holds_what_the_env_changes_later() -> None:
     assert "late" not in taken
 
 
-def test_an_interrupt_leaves_the_rows_that_it_did_not_reach() -> None:
-    """Ctrl-C in the middle of a round: rows not yet stepped keep their latest observation."""
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("op", [RESET, STEP, BOTH])
+def test_an_interrupt_fails_the_rows_that_the_round_had_touched(interrupt: type[BaseException], op: Op) -> None:
+    """Ctrl-C in the middle of a round: what those rows did is never handed out; the others are as they were."""
 
     class Interrupts(PlannedEnv):
+        on = False
+
         def step(self, action: Any) -> Any:
-            if self.index == 1:
-                raise KeyboardInterrupt
+            if self.on:
+                raise interrupt
             return super().step(action)
 
-    engine = LocalEngine([lambda index=index: Interrupts(Plan(BOX), index) for index in range(3)], GymHostOptions())  # type: ignore[misc]
+        def reset(self, **kwargs: Any) -> Any:
+            if self.on:
+                raise interrupt
+            return super().reset(**kwargs)
+
+    engine = LocalEngine([lambda index=index: Interrupts(Plan(BOX), index) for index in range(4)], GymHostOptions())  # type: ignore[misc]
     engine.allocate()
-    run(engine, RESET, RESET, RESET)
-    with pytest.raises(KeyboardInterrupt):
-        run(engine, STEP, STEP, STEP)
-    assert list(engine.block.source) == [Source.NEXT, Source.ROOT, Source.ROOT]
-    assert engine.block.root["observation",].any(axis=1).all()
+    run(engine, RESET, RESET, RESET, RESET)
+    engine.envs[2].on = True  # type: ignore[attr-defined]
+    untouched = [contents(engine.block, row) for row in (1, 3)]
+    with pytest.raises(interrupt):
+        run(engine, op, IDLE, op, op)
+    failed, running = RowState.FAILED, RowState.RUNNING
+    assert list(engine.block.state) == [failed, running, failed, running]
+    assert_same([contents(engine.block, row) for row in (1, 3)], untouched)

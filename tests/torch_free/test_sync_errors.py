@@ -358,3 +358,31 @@ def test_a_reward_that_is_no_number(dtype: str, reward: Any) -> None:
     envs.reset(seed=0)
     with pytest.raises(EnvOutputError, match=r"^env 0: reward: got "):
         envs.step([0])
+
+
+@pytest.mark.parametrize("call", ["reset", "step"])
+@pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.value)
+def test_an_interrupt_after_the_envs_were_run_asks_for_a_reset(mode: AutoresetMode, call: str) -> None:
+    """What the envs did is never handed out, so no step may build on it."""
+
+    class Interrupts:
+        def __array__(self, *args: Any, **kwargs: Any) -> Any:
+            raise KeyboardInterrupt
+
+    class Tells(PlannedEnv):
+        on = False
+
+        def _info(self, kind: int, infos: Any) -> dict[str, Any]:
+            return {"x": Interrupts() if self.on and self.index == 1 else 1}
+
+    envs = SyncVectorEnv([lambda index=index: Tells(Plan(BOX), index) for index in range(3)], autoreset_mode=mode)  # type: ignore[misc]
+    envs.reset(seed=0)
+    envs.set_attr("on", True)
+    with pytest.raises(KeyboardInterrupt):
+        envs.step([0, 0, 0]) if call == "step" else envs.reset(options={"reset_mask": np.array([True, True, False])})
+    rows = r"\[0, 1, 2\]" if call == "step" else r"\[0, 1\]"
+    with pytest.raises(ResetNeeded, match=f"envs {rows} "):
+        envs.step([0, 0, 0])
+    envs.set_attr("on", False)
+    envs.reset(seed=0)
+    envs.step([0, 0, 0])

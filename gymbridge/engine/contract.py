@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from gymbridge.engine.conform import exact
+from gymbridge.engine.conform import exact, flag
 from gymbridge.errors import EnvOutputError
 from gymbridge.spaces.naming import observation_tree
 
@@ -50,9 +50,19 @@ def env_faults(env: gym.Env[Any, Any], num_steps: int, seed: int | None) -> list
         outcome = env.step(env.action_space.sample())
         for fault in _step_faults(env, outcome):
             faults.setdefault(f"step: {fault}")
-        if not (isinstance(outcome, tuple) and len(outcome) == 5) or np.any(outcome[2]) or np.any(outcome[3]):
+        if _has_ended(outcome):
             reset()
     return list(faults)
+
+
+def _has_ended(outcome: Any) -> bool:
+    """Whether the env has to be reset: also where what it returned does not say."""
+    if not (isinstance(outcome, tuple) and len(outcome) == 5):
+        return True
+    try:
+        return flag("terminated", outcome[2]) or flag("truncated", outcome[3])
+    except EnvOutputError:
+        return True
 
 
 def _reset_faults(env: gym.Env[Any, Any], result: Any) -> Iterator[str]:
@@ -71,9 +81,11 @@ def _step_faults(env: gym.Env[Any, Any], outcome: Any) -> Iterator[str]:
     yield from _observation_faults(env, observation)
     if np.ndim(reward) or np.asarray(reward).dtype.kind not in "biuf":
         yield f"reward: got {reward!r}, expected a number"
-    for name, flag in (("terminated", terminated), ("truncated", truncated)):
-        if not isinstance(flag, (bool, np.bool_, int, np.integer)):
-            yield f"{name}: got {flag!r}, expected a bool"
+    for name, value in (("terminated", terminated), ("truncated", truncated)):
+        try:
+            flag(name, value)
+        except EnvOutputError as error:
+            yield str(error)
     yield from _info_faults(info)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import NoReturn
 
 from gymbridge.engine.codes import RowState
@@ -20,16 +21,15 @@ def raise_env_error(errors: Mapping[int, Exception]) -> NoReturn:
     """
     row = min(errors)
     error = errors[row]
-    if type(error) is EnvOutputError:
+    if type(error) is EnvOutputError and not str(error).startswith(f"env {row}: "):
         error.args = (f"env {row}: {error}",)
     others = sorted(set(errors) - {row})
     note = f"raised by env {row}" + (f"; envs {others} failed in the same call" if others else "")
-    try:
+    with suppress(Exception):  # whatever its type does to those who set an attribute, the env's own error comes out
         error.env_index = row  # type: ignore[attr-defined]
-        if hasattr(error, "add_note"):
+    with suppress(Exception):
+        if note not in getattr(error, "__notes__", ()):  # an env may raise one object again and again
             error.add_note(note)
-    except (AttributeError, TypeError):
-        pass
     raise error
 
 

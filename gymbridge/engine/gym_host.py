@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
-from gymbridge.engine.conform import Conform, casting, exact
+from gymbridge.engine.conform import Conform, as_array, casting, exact, flag
 from gymbridge.engine.contract import env_faults
 from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.host import NOTHING, Report
@@ -117,7 +117,8 @@ class _Store:
         try:
             values = self._tree.flatten(observation)
         except KeyError as error:
-            raise EnvOutputError(f"observation: {error.args[0]}") from error
+            told = error.args[0]
+            raise EnvOutputError(told if told.startswith("observation") else f"observation: {told}") from error
         return [check(value) for check, value in zip(self._checks, values, strict=True)]
 
     def write(self, row: int, values: Sequence[Any]) -> None:
@@ -268,9 +269,14 @@ class GymHost:
                     # all checks come before the first write
                     try:
                         observation, reward, terminated, truncated, info = result
-                        goes_on = not (terminated or truncated)
                     except (TypeError, ValueError) as error:
-                        raise _not_an_outcome(result) from error
+                        raise EnvOutputError(
+                            f"step: got {_outline(result)}, expected (observation, reward, terminated, truncated, info)"
+                        ) from error
+                    goes_on = terminated is False and truncated is False
+                    if not goes_on:
+                        terminated, truncated = flag("terminated", terminated), flag("truncated", truncated)
+                        goes_on = not (terminated or truncated)
                     as_array = (
                         type(observation) is _Array
                         and observation.dtype is array_dtype
@@ -417,22 +423,13 @@ def _info_entry(leaf: Leaf, info: Any) -> npt.NDArray[Any] | None:
             value = value[part]
     except (KeyError, TypeError, IndexError):
         return None
-    given = np.asarray(value)
+    name = f"info.{'.'.join(leaf.key)}"
+    given = as_array(name, value, f"shape {leaf.shape} and dtype {leaf.dtype}")
     if given.shape != leaf.shape or not np.can_cast(given.dtype, leaf.dtype, "same_kind"):
         raise EnvOutputError(
-            f"info.{'.'.join(leaf.key)}: got shape {given.shape} and dtype {given.dtype}, "
-            f"expected {leaf.shape} and {leaf.dtype}"
+            f"{name}: got shape {given.shape} and dtype {given.dtype}, expected {leaf.shape} and {leaf.dtype}"
         )
     return given
-
-
-def _not_an_outcome(result: Any) -> EnvOutputError:
-    """The error for what ``step`` returned, where it is not five things or its flags are no flags."""
-    if isinstance(result, tuple) and len(result) == 5:
-        for name, flag in (("terminated", result[2]), ("truncated", result[3])):
-            if np.ndim(flag):
-                return EnvOutputError(f"{name}: got {flag!r}, expected a bool")
-    return EnvOutputError(f"step: got {_outline(result)}, expected (observation, reward, terminated, truncated, info)")
 
 
 def _outline(result: Any) -> str:

@@ -24,7 +24,7 @@ from gymbridge.engine.failures import fail_rows, raise_env_error
 from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.host import NOTHING, Report
 from gymbridge.spaces.naming import action_tree, observation_tree
-from gymbridge.vector.actions import ActionRows
+from gymbridge.vector.actions import ActionRows, array_of_tensor
 from gymbridge.vector.autoreset import Autoreset
 from gymbridge.vector.infos import add_info
 from gymbridge.vector.output import Output
@@ -166,7 +166,9 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
 
         Raises:
             ClosedEnvironmentError: the vector env is closed.
-            ValueError, TypeError: a wrong number of seeds, or a mask of another type, shape or dtype or without a True.
+            gymnasium.error.Error: a negative seed.
+            ValueError, TypeError: what is no seed, a wrong number of them, or a mask of another type, shape or dtype
+                or without a True.
         """
         self._require_open("reset")
         seeds = self._seeds(seed)
@@ -249,14 +251,17 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         if seed is None:
             return [None] * self.num_envs
         if isinstance(seed, (int, np.integer)):
+            _require_seed(seed, "")
             return [int(seed) + row for row in range(self.num_envs)]
+        if not isinstance(seed, Sequence) and not (isinstance(seed, np.ndarray) and seed.ndim):
+            raise TypeError(
+                f"seed: got {seed!r} of type {type(seed).__name__}, expected an int, a list of them or None"
+            )
         if len(seed) != self.num_envs:
             raise ValueError(f"seed: got a list of {len(seed)}, expected {self.num_envs}, one for each env")
         for row, one in enumerate(seed):
-            if not (one is None or isinstance(one, (int, np.integer))):
-                raise TypeError(
-                    f"seed: got {one!r} of type {type(one).__name__} for env {row}, expected an int or None"
-                )
+            if one is not None:
+                _require_seed(one, f" for env {row}")
         return [None if one is None else int(one) for one in seed]
 
     def _reset_ops(self, options: dict[str, Any] | None) -> tuple[bytes, dict[str, Any] | None]:
@@ -265,7 +270,7 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
             return self._reset_all, options
         mask = options["reset_mask"]
         if hasattr(mask, "detach"):  # a torch tensor, without importing torch
-            mask = mask.detach().cpu().numpy()
+            mask = array_of_tensor("options['reset_mask']", mask)
         if not isinstance(mask, np.ndarray):
             raise TypeError(f"options['reset_mask']: got {type(mask)}, expected a numpy array")
         if mask.shape != (self.num_envs,):
@@ -391,6 +396,14 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         """Closes the envs, each of them even if another's ``close`` raises; raises the first error at the end."""
         self.closed = True  # before the envs are: one that raises is not to be closed twice
         self._engine.close()
+
+
+def _require_seed(seed: Any, whose: str) -> None:
+    """Refuses what is no seed, before any env is reset; a negative one with the error that gymnasium's envs raise."""
+    if not isinstance(seed, (int, np.integer)):
+        raise TypeError(f"seed: got {seed!r} of type {type(seed).__name__}{whose}, expected an int or None")
+    if seed < 0:
+        raise gym.error.Error(f"seed: got {seed}{whose}, expected 0 or greater")
 
 
 def _require_observation_mode(mode: Any) -> None:

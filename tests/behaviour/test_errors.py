@@ -432,7 +432,10 @@ def test_observations_that_do_not_fit_name_env_key_got_and_expected(
         (7, "step: got 7, expected"),
         ((0, "much", False, False, {}), "reward: got 'much', expected a number"),
         ((0, None, False, False, {}), "reward: got None, expected a number"),
-        ((0, 0.0, np.zeros(2, bool), False, {}), r"terminated: got array\(\[False, False\]\), expected a bool"),
+        (
+            (0, 0.0, np.zeros(2, bool), False, {}),
+            r"terminated: got array\(\[False, False\]\) of type ndarray, expected a bool",
+        ),
     ],
     ids=["four", "a number", "a word", "None", "flags"],
 )

@@ -128,7 +128,7 @@ class SerialEnv(BatchedEnvBase):
         made = make_all(self._makers, gym.Env, GymEnv)
         try:
             envs, options = self._unwrapped(made)
-            engine = LocalEngine([lambda env=env: env for env in envs], options.host)  # type: ignore[misc]
+            engine = LocalEngine(envs, options.host)
             _require_one_kind(engine)
             engine.allocate()
             return EngineFace(engine, self.batch_size, self._device, options)

@@ -63,8 +63,12 @@ class GymEnvDescription:
     action_space: gym.Space[Any]
     metadata: dict[str, Any]
     render_mode: str | None
-    spec: Any
     options: GymHostOptions
+
+    @classmethod
+    def of(cls, env: gym.Env[Any, Any], options: GymHostOptions) -> GymEnvDescription:
+        """What an env says of itself."""
+        return cls(env.observation_space, env.action_space, dict(env.metadata), env.render_mode, options)
 
     @property
     def input_leaves(self) -> tuple[Leaf, ...]:
@@ -176,16 +180,17 @@ class GymHost:
     """Runs gymnasium envs, one a row.
 
     Args:
-        envs: the envs; they are closed by ``close``.
+        envs: the envs, as many as the block has rows; they are closed by ``close``.
         options: how to run them.
+        block: the memory; every row is new, and its first observation will be in ``root``.
 
     Example:
         >>> from gymbridge.engine.codes import Op
         >>> from gymbridge.engine.layout import Layout
-        >>> host = GymHost([gym.make("CartPole-v1") for _ in range(2)], GymHostOptions())
-        >>> env = host.descriptions()[0]
+        >>> envs, options = [gym.make("CartPole-v1") for _ in range(2)], GymHostOptions()
+        >>> env = GymEnvDescription.of(envs[0], options)
         >>> block = Block(Layout(2, input=env.input_leaves, next=env.next_leaves, root=env.root_leaves))
-        >>> host.attach(block)
+        >>> host = GymHost(envs, options, block)
         >>> _ = host.run(bytes([Op.RESET, Op.RESET]), [None, None], [{"seed": 0}, {"seed": 1}])
         >>> _ = host.run(bytes([Op.IDLE, Op.STEP]), [None, 1])
         >>> block.next["reward",]
@@ -193,25 +198,14 @@ class GymHost:
         >>> host.close()
     """
 
-    def __init__(self, envs: Sequence[gym.Env[Any, Any]], options: GymHostOptions):
-        self.envs = list(envs)
+    def __init__(self, envs: Sequence[gym.Env[Any, Any]], options: GymHostOptions, block: Block):
+        self.envs = envs
         self._options = options
         self._known_infos = {
             leaf.key[:length] for leaf in options.info_leaves for length in range(1, len(leaf.key) + 1)
         }
         self._warn_of_unknown_infos = options.warn_of_unknown_infos
 
-    def descriptions(self) -> list[GymEnvDescription]:
-        """One a row."""
-        return [
-            GymEnvDescription(
-                env.observation_space, env.action_space, dict(env.metadata), env.render_mode, env.spec, self._options
-            )
-            for env in self.envs
-        ]
-
-    def attach(self, block: Block) -> None:
-        """Takes the memory; every row is new, and its first observation will be in ``root``."""
         num_rows = len(self.envs)
         tree = observation_tree(self.envs[0].observation_space, arrays_only=False)
         self._root = _Store(block.root, tree, self._options)
@@ -355,18 +349,10 @@ class GymHost:
                 stacklevel=2,
             )
 
-    def call(self, row: int, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """See :class:`~gymbridge.engine.host.Host`."""
         value = self.envs[row].get_wrapper_attr(name)
-        return value(*args, **kwargs) if callable(value) else value
-
-    def set_attribute(self, row: int, name: str, value: Any) -> None:
-        """Sets the attribute where gymnasium's ``set_wrapper_attr`` puts it."""
-        self.envs[row].set_wrapper_attr(name, value)
-
-    def render(self, row: int) -> Any:
-        """What the row's env renders."""
-        return self.envs[row].render()
+        return value(*args, **(kwargs or {})) if callable(value) else value
 
     def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
         """See :class:`~gymbridge.engine.host.Host`."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import gymnasium as gym
 import torch
 
-from gymbridge.engine.local import LocalEngine
+from gymbridge.engine.local import LocalEngine, make_all
 from gymbridge.envs.base import DeviceLike
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.engine_face import EngineFace, FaceOptions
@@ -70,7 +70,7 @@ class GymEnv(EngineEnv):
         _ = self._face
 
     def _make_face(self) -> EngineFace:
-        engine = LocalEngine([self._make], self.options.host)
+        engine = LocalEngine(make_all([self._make], gym.Env), self.options.host)
         try:
             engine.allocate()
             return EngineFace(engine, self.batch_size, self.device, self.options)

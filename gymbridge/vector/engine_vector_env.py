@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -21,25 +21,23 @@ from gymbridge.engine.calls import OneCallAtATime, exclusive
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.conform import snapshot_of_object
 from gymbridge.engine.failures import fail_rows, raise_env_error
-from gymbridge.engine.gym_host import GymHostOptions
-from gymbridge.engine.host import NOTHING, Report
+from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
+from gymbridge.engine.host import NOTHING, Engine, Report
 from gymbridge.spaces.naming import action_tree, observation_tree
 from gymbridge.vector.actions import ActionRows, array_of_tensor
 from gymbridge.vector.autoreset import Autoreset
 from gymbridge.vector.infos import add_info
 from gymbridge.vector.output import Output
 
-if TYPE_CHECKING:
-    from gymbridge.engine.local import LocalEngine
-
 __all__ = ["EngineVectorEnv", "ObservationMode"]
 
+EngineType = TypeVar("EngineType", bound=Engine[GymEnvDescription])
 _Result = TypeVar("_Result", bound=tuple[Any, ...])
 
 ObservationMode = str | tuple[gym.Space[Any], gym.Space[Any]]
 
 
-class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
+class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineType]):
     """A ``gymnasium.vector.VectorEnv`` over an engine; made by its subclasses.
 
     Args:
@@ -49,7 +47,7 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
 
     def __init__(
         self,
-        make_engine: Callable[[GymHostOptions], LocalEngine],
+        make_engine: Callable[[GymHostOptions], EngineType],
         *,
         copy: bool,
         observation_mode: ObservationMode,
@@ -379,13 +377,13 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         if len(values) != self.num_envs:
             raise ValueError(f"values: got {len(values)} values, expected {self.num_envs}, one for each env")
         for row, value in enumerate(values):
-            self._engine.set_attribute(row, name, value)
+            self._engine.call(row, "set_wrapper_attr", (name, value))
 
     @exclusive
     def render(self) -> tuple[Any, ...]:
         """What each env renders."""
         self._require_open("render")
-        return tuple(self._engine.render(row) for row in range(self.num_envs))
+        return tuple(self._engine.call(row, "render") for row in range(self.num_envs))
 
     @exclusive
     def close(self, **kwargs: Any) -> None:

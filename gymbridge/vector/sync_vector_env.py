@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
-from gymbridge.engine.local import LocalEngine
+from gymbridge.engine.local import LocalEngine, make_all
 from gymbridge.vector.engine_vector_env import EngineVectorEnv, ObservationMode
 from gymbridge.vector.output import make_output
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["SyncVectorEnv"]
 
 
-class SyncVectorEnv(EngineVectorEnv):
+class SyncVectorEnv(EngineVectorEnv[LocalEngine]):
     """Steps ``N`` gymnasium envs one after the other in this process, with the results of gymnasium's own class.
 
     Args:
@@ -63,7 +63,7 @@ class SyncVectorEnv(EngineVectorEnv):
     ):
         self.env_fns = env_fns
         super().__init__(
-            lambda options: LocalEngine(env_fns, options),
+            lambda options: LocalEngine(make_all(env_fns, gym.Env), options),
             copy=copy,
             observation_mode=observation_mode,
             autoreset_mode=autoreset_mode,

@@ -25,7 +25,7 @@ IDLE, RESET, STEP, BOTH = Op.IDLE, Op.RESET, Op.STEP, Op.STEP_MAYBE_RESET
 
 def engine_of(*plans: Plan, options: GymHostOptions | None = None) -> LocalEngine:
     engine = LocalEngine(
-        [lambda index=index, plan=plan: PlannedEnv(plan, index) for index, plan in enumerate(plans)],  # type: ignore[misc]
+        [PlannedEnv(plan, index) for index, plan in enumerate(plans)],
         options or GymHostOptions(),
     )
     engine.allocate()
@@ -164,7 +164,7 @@ def test_an_interrupt_fails_the_rows_that_the_round_had_touched(interrupt: type[
                 raise interrupt
             return super().reset(**kwargs)
 
-    engine = LocalEngine([lambda index=index: Interrupts(Plan(BOX), index) for index in range(4)], GymHostOptions())  # type: ignore[misc]
+    engine = LocalEngine([Interrupts(Plan(BOX), index) for index in range(4)], GymHostOptions())
     engine.allocate()
     run(engine, RESET, RESET, RESET, RESET)
     engine.envs[2].on = True  # type: ignore[attr-defined]

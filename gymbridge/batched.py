@@ -11,7 +11,8 @@ import gymnasium as gym
 import torch
 
 from gymbridge.engine.calls import exclusive
-from gymbridge.engine.gym_host import close_all
+from gymbridge.engine.gym_host import GymEnvDescription, close_all
+from gymbridge.engine.host import Engine
 from gymbridge.engine.local import LocalEngine, make_all
 from gymbridge.envs.base import DeviceLike
 from gymbridge.envs.engine_env import EngineEnv
@@ -163,7 +164,7 @@ def _kind(env: Any) -> str:
     return f"a GymEnv with {env.options}" if isinstance(env, GymEnv) else f"a {type(env).__name__}"
 
 
-def _require_one_kind(engine: LocalEngine) -> None:
+def _require_one_kind(engine: Engine[GymEnvDescription]) -> None:
     """Refuses envs whose spaces are not those of env 0."""
     first = engine.descriptions[0]
     for index, env in enumerate(engine.descriptions):

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from gymbridge.engine.conform import exact, flag
 from gymbridge.errors import EnvOutputError
-from gymbridge.spaces.naming import observation_tree
+from gymbridge.spaces.naming import observation_tree, outline
 
 __all__ = ["env_faults"]
 
@@ -67,7 +67,7 @@ def _has_ended(outcome: Any) -> bool:
 
 def _reset_faults(env: gym.Env[Any, Any], result: Any) -> Iterator[str]:
     if not (isinstance(result, tuple) and len(result) == 2):
-        yield f"got {_outline(result)}, expected (observation, info)"
+        yield f"got {outline(result)}, expected (observation, info)"
         return
     yield from _observation_faults(env, result[0])
     yield from _info_faults(result[1])
@@ -75,7 +75,7 @@ def _reset_faults(env: gym.Env[Any, Any], result: Any) -> Iterator[str]:
 
 def _step_faults(env: gym.Env[Any, Any], outcome: Any) -> Iterator[str]:
     if not (isinstance(outcome, tuple) and len(outcome) == 5):
-        yield f"got {_outline(outcome)}, expected (observation, reward, terminated, truncated, info)"
+        yield f"got {outline(outcome)}, expected (observation, reward, terminated, truncated, info)"
         return
     observation, reward, terminated, truncated, info = outcome
     yield from _observation_faults(env, observation)
@@ -140,7 +140,3 @@ def _leaf_faults(leaf: Any, value: Any) -> Iterator[str]:
         return
     if not leaf.space.contains(checked[()] if isinstance(leaf.space, spaces.Discrete) else checked):
         yield f"{leaf.name}: out of domain: got {value!r}, expected a value of {leaf.space}"
-
-
-def _outline(result: Any) -> str:
-    return f"a tuple of {len(result)}" if isinstance(result, tuple) else repr(result)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import numpy.typing as npt
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
-from gymbridge.engine.conform import Conform, as_array, casting, exact, flag
+from gymbridge.engine.conform import Conform, casting, exact, flag
 from gymbridge.engine.contract import env_faults
 from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.host import NOTHING, Report
 from gymbridge.engine.layout import Leaf
+from gymbridge.engine.rows import NumbersOnly, SectionRows, info_entries, row_views, snapshot
 from gymbridge.errors import EnvOutputError
-from gymbridge.spaces.naming import SpaceTree, action_tree, observation_tree
+from gymbridge.spaces.naming import action_tree, observation_tree, outline
 
 __all__ = ["GymEnvDescription", "GymHost", "GymHostOptions", "close_all"]
 
@@ -103,79 +103,6 @@ class GymEnvDescription:
         )
 
 
-class _Store:
-    """Observations and infos of one section of the block: checked first, then written, so that no row is half new."""
-
-    def __init__(self, arrays: Mapping[Key, npt.NDArray[Any]], tree: SpaceTree, options: GymHostOptions):
-        self._tree = tree
-        self._checks = [options.conform(leaf) for leaf in tree.leaves]
-        self._put = [_putter(arrays[leaf.key]) for leaf in tree.leaves]
-        self._infos = [
-            (leaf, arrays[("info", *leaf.key)], arrays[("info", "_mask", *leaf.key)]) for leaf in options.info_leaves
-        ]
-
-    def checked(self, observation: Any) -> list[Any]:
-        """The leaves of an observation as ``write`` takes them."""
-        if self._tree.is_leaf:
-            return [self._checks[0](observation)]
-        try:
-            values = self._tree.flatten(observation)
-        except KeyError as error:
-            told = error.args[0]
-            raise EnvOutputError(told if told.startswith("observation") else f"observation: {told}") from error
-        return [check(value) for check, value in zip(self._checks, values, strict=True)]
-
-    def write(self, row: int, values: Sequence[Any]) -> None:
-        """Writes a checked observation."""
-        for put, value in zip(self._put, values, strict=True):
-            put(row, value)
-
-    def checked_info(self, info: Mapping[str, Any]) -> list[npt.NDArray[Any] | None]:
-        """The entries that are leaves, None for one that the info lacks."""
-        return [_info_entry(leaf, info) for leaf, _, _ in self._infos]
-
-    def write_info(self, row: int, values: Sequence[npt.NDArray[Any] | None]) -> None:
-        """Writes the checked entries of an info; one that is None reads zero."""
-        for (_, array, mask), value in zip(self._infos, values, strict=True):
-            array[row] = 0 if value is None else value
-            mask[row] = value is not None
-
-    def no_info(self, row: int) -> None:
-        """Zeroes the entries that are leaves."""
-        for _, array, mask in self._infos:
-            array[row] = 0
-            mask[row] = False
-
-
-def _putter(array: npt.NDArray[Any]) -> Callable[[int, Any], None]:
-    """What writes a row of an array; one of an array of objects is put there whole, also if it is an array itself."""
-    if array.dtype.hasobject:
-        return array.__setitem__
-    rows = row_views(array)
-
-    def put(row: int, value: Any) -> None:
-        rows[row][...] = value
-
-    return put
-
-
-class _NumbersOnly:
-    """Item assignment that takes numbers alone, as a memoryview of floats does, for an array of any dtype."""
-
-    def __init__(self, array: npt.NDArray[Any]):
-        self._array = array
-
-    def __setitem__(self, row: int, value: Any) -> None:
-        if value is None or isinstance(value, (str, bytes)):
-            raise TypeError(f"must be a number, not {type(value).__name__}")
-        self._array[row] = value
-
-
-def row_views(array: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-    """The rows of an array, each a view that can be assigned to whole, also where a row has no dimension."""
-    return [array[row : row + 1].reshape(array.shape[1:]) for row in range(len(array))]
-
-
 class GymHost:
     """Runs gymnasium envs, one a row.
 
@@ -208,11 +135,11 @@ class GymHost:
 
         num_rows = len(self.envs)
         tree = observation_tree(self.envs[0].observation_space, arrays_only=False)
-        self._root = _Store(block.root, tree, self._options)
-        self._next = _Store(block.next, tree, self._options)
+        self._root = SectionRows(block.root, tree, options.conform, options.info_leaves)
+        self._next = SectionRows(block.next, tree, options.conform, options.info_leaves)
         # setting an item of a memoryview costs less than one of an array, and a string is no number to it
         rewards = block.next["reward",]
-        self._reward: Any = memoryview(rewards.data) if rewards.dtype.char in "fd" else _NumbersOnly(rewards)
+        self._reward: Any = memoryview(rewards.data) if rewards.dtype.char in "fd" else NumbersOnly(rewards)
         self._terminated = memoryview(block.next["terminated",].data)
         self._truncated = memoryview(block.next["truncated",].data)
         self._no_flags = memoryview(np.zeros(num_rows, np.bool_).data)
@@ -265,7 +192,7 @@ class GymHost:
                         observation, reward, terminated, truncated, info = result
                     except (TypeError, ValueError) as error:
                         raise EnvOutputError(
-                            f"step: got {_outline(result)}, expected (observation, reward, terminated, truncated, info)"
+                            f"step: got {outline(result)}, expected (observation, reward, terminated, truncated, info)"
                         ) from error
                     goes_on = terminated is False and truncated is False
                     if not goes_on:
@@ -323,7 +250,7 @@ class GymHost:
         try:
             observation, info = result
         except (TypeError, ValueError) as error:
-            raise EnvOutputError(f"reset: got {_outline(result)}, expected (observation, info)") from error
+            raise EnvOutputError(f"reset: got {outline(result)}, expected (observation, info)") from error
         values = self._root.checked(observation)
         if self._options.info_leaves:
             entries = self._root.checked_info(info)
@@ -340,7 +267,7 @@ class GymHost:
         return report
 
     def _warn_of_unknown(self, row: int, info: Mapping[str, Any]) -> None:
-        unknown = sorted(".".join(key) for key in _paths(info) if key not in self._known_infos)
+        unknown = sorted(".".join(key) for key, _ in info_entries(info) if key not in self._known_infos)
         if unknown:
             self._warn_of_unknown_infos = False
             warnings.warn(
@@ -378,53 +305,3 @@ def close_all(envs: Iterable[Any]) -> None:
 
 def _own(report: Report) -> Report:
     return Report() if report is NOTHING else report
-
-
-def snapshot(info: Any) -> dict[str, Any]:
-    """An info as it is now: its dicts and arrays are copied, since the env may change them later; the rest is not.
-
-    Raises:
-        EnvOutputError: not a mapping.
-
-    Example:
-        >>> position = np.zeros(2)
-        >>> info = snapshot({"position": position})
-        >>> position += 1
-        >>> info
-        {'position': array([0., 0.])}
-    """
-    if not isinstance(info, Mapping):
-        raise EnvOutputError(f"info: got {info!r} of type {type(info).__name__}, expected a dict")
-    return {
-        key: value.copy() if isinstance(value, _Array) else snapshot(value) if isinstance(value, dict) else value
-        for key, value in info.items()
-    }
-
-
-def _info_entry(leaf: Leaf, info: Any) -> npt.NDArray[Any] | None:
-    """What an info has at a leaf's path, None if nothing."""
-    value = info
-    try:
-        for part in leaf.key:
-            value = value[part]
-    except (KeyError, TypeError, IndexError):
-        return None
-    name = f"info.{'.'.join(leaf.key)}"
-    given = as_array(name, value, f"shape {leaf.shape} and dtype {leaf.dtype}")
-    if given.shape != leaf.shape or not np.can_cast(given.dtype, leaf.dtype, "same_kind"):
-        raise EnvOutputError(
-            f"{name}: got shape {given.shape} and dtype {given.dtype}, expected {leaf.shape} and {leaf.dtype}"
-        )
-    return given
-
-
-def _outline(result: Any) -> str:
-    return f"a tuple of {len(result)}" if isinstance(result, tuple) else repr(result)
-
-
-def _paths(info: Mapping[str, Any], prefix: Key = ()) -> Iterable[Key]:
-    for key, value in info.items():
-        if isinstance(value, dict):
-            yield from _paths(value, (*prefix, key))
-        else:
-            yield (*prefix, key)

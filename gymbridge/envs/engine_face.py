@@ -18,9 +18,8 @@ from tensordict import TensorDict, TensorDictBase
 
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.failures import fail_rows, raise_env_error, why_not_stepped
-from gymbridge.engine.gym_host import GymHostOptions
-from gymbridge.engine.host import NOTHING, Report
-from gymbridge.engine.local import LocalEngine
+from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
+from gymbridge.engine.host import NOTHING, Engine, Report
 from gymbridge.envs.action_rows import TensorDictActionRows
 from gymbridge.envs.base import FLAGS, require_like
 from gymbridge.envs.info_specs import info_leaves
@@ -80,7 +79,13 @@ class EngineFace:
         options: how the envs look; the engine's hosts run them with ``options.host``.
     """
 
-    def __init__(self, engine: LocalEngine, batch_size: torch.Size, device: torch.device | None, options: FaceOptions):
+    def __init__(
+        self,
+        engine: Engine[GymEnvDescription],
+        batch_size: torch.Size,
+        device: torch.device | None,
+        options: FaceOptions,
+    ):
         env = engine.descriptions[0]
         self.engine = engine
         self.batch_size = batch_size

@@ -73,15 +73,18 @@ class GymEnv(EngineEnv):
         engine = LocalEngine(make_all([self._make], gym.Env), self.options.host)
         try:
             engine.allocate()
-            return EngineFace(engine, self.batch_size, self.device, self.options)
+            face = EngineFace(engine, self.batch_size, self.device, self.options)
         except BaseException:
             engine.close()
             raise
+        self._envs = engine.envs
+        return face
 
     @property
     def env(self) -> gym.Env[Any, Any]:
         """The gymnasium env."""
-        return self._face.engine.envs[0]
+        _ = self._face
+        return self._envs[0]
 
 
 def env_maker(env_or_id_or_maker: Any, kwargs: dict[str, Any], *, remakes: bool = False) -> Callable[[], Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from gymbridge.engine.layout import Leaf
+from gymbridge.engine.rows import info_entries
 from gymbridge.specs import Composite, Unbounded
 
 __all__ = ["discover_infos", "info_leaves"]
@@ -55,10 +56,10 @@ def discover_infos(make: Callable[[], gym.Env[Any, Any]]) -> Composite:
     try:
         env.action_space.seed(0)
         _, info = env.reset(seed=0)
-        found.update(_entries(info))
+        found.update(info_entries(info))
         for _ in range(DISCOVERY_STEPS):
             _, _, terminated, truncated, info = env.step(env.action_space.sample())
-            found.update((key, value) for key, value in _entries(info) if key not in found)
+            found.update((key, value) for key, value in info_entries(info) if key not in found)
             if terminated or truncated:
                 break
     finally:
@@ -76,11 +77,3 @@ def discover_infos(make: Callable[[], gym.Env[Any, Any]]) -> Composite:
             f"info entries that are neither numbers nor arrays of numbers are left out: {others}", stacklevel=2
         )
     return spec
-
-
-def _entries(info: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for key, value in info.items():
-        if isinstance(value, dict):
-            yield from _entries(value, (*prefix, key))
-        else:
-            yield (*prefix, key), value

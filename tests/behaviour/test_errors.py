@@ -428,7 +428,7 @@ def test_observations_that_do_not_fit_name_env_key_got_and_expected(
 @pytest.mark.parametrize(
     ("outcome", "told"),
     [
-        ((0, 0.0, False, {}), r"step: got a tuple of 4, expected \(observation, reward, terminated, truncated, info\)"),
+        ((0, 0.0, False, {}), r"step: got a tuple of length 4, expected \(observation, reward, terminated, truncated, info\)"),
         (7, "step: got 7, expected"),
         ((0, "much", False, False, {}), "reward: got 'much', expected a number"),
         ((0, None, False, False, {}), "reward: got None, expected a number"),

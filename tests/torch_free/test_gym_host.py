@@ -13,10 +13,11 @@ from gymnasium import spaces
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
-from gymbridge.engine.gym_host import GymHostOptions, snapshot
+from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.host import NOTHING
 from gymbridge.engine.layout import Leaf
 from gymbridge.engine.local import LocalEngine
+from gymbridge.engine.rows import snapshot
 from gymbridge.errors import EnvOutputError
 
 BOX = spaces.Box(0, 255, (2,), np.uint8)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 
 from gymbridge.engine.calls import exclusive
@@ -17,7 +18,7 @@ from gymbridge.engine.local import LocalEngine, make_all
 from gymbridge.envs.base import DeviceLike
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.engine_face import EngineFace, FaceOptions
-from gymbridge.envs.gym_env import GymEnv, env_maker
+from gymbridge.envs.gym_env import EnvMaker, GymEnv
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,15 +56,19 @@ class BatchedEnvBase(EngineEnv):
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         device: DeviceLike | None = None,
     ):
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int):
+        if isinstance(num_envs, bool) or not isinstance(num_envs, (int, np.integer)):
             raise TypeError(f"num_envs: got {num_envs!r}, expected an int")
+        num_envs = int(num_envs)
         if num_envs < 1:
             raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
         super().__init__(device=device, batch_size=(num_envs,))
         self.num_envs = num_envs
         created = _one_each("create_env_fn", create_env_fn, num_envs)
-        kwargs = _one_each("create_env_kwargs", create_env_kwargs or {}, num_envs)
-        self._makers = [env_maker(fn, copy.deepcopy(dict(own))) for fn, own in zip(created, kwargs, strict=True)]
+        kwargs = _one_each("create_env_kwargs", {} if create_env_kwargs is None else create_env_kwargs, num_envs)
+        for own in kwargs:
+            if not isinstance(own, Mapping):
+                raise TypeError(f"create_env_kwargs: got {own!r} of type {type(own).__name__}, expected a dict")
+        self._makers = [EnvMaker(fn, copy.deepcopy(dict(own))) for fn, own in zip(created, kwargs, strict=True)]
 
     @property
     def device(self) -> torch.device | None:
@@ -142,8 +147,11 @@ class SerialEnv(BatchedEnvBase):
         """The gymnasium envs, and how they look; takes over the device of ``GymEnv`` objects if none was given."""
         envs = [env.env if isinstance(env, GymEnv) else env for env in made]
         for index, env in enumerate(envs):
-            if any(env is other for other in envs[:index]):
-                raise ValueError(f"the maker of env {index} gave an env that another maker gave too: {env!r}")
+            same = [other for other in range(index) if envs[other].unwrapped is env.unwrapped]
+            if same:
+                raise ValueError(
+                    f"the makers of envs {same[0]} and {index} gave one and the same env: {env.unwrapped!r}"
+                )
         options = [env.options if isinstance(env, GymEnv) else None for env in made]
         for index, own in enumerate(options):
             if own != options[0]:

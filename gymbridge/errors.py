@@ -23,14 +23,19 @@ class EnvSpecError(AssertionError):
     """An env's outputs disagree with its specs.
 
     Attributes:
+        env: the env's class.
         faults: one line for each disagreement.
     """
 
     def __init__(self, env: str, faults: list[str]):
+        self.env = env
         self.faults = faults
         super().__init__(
             f"{env} disagrees with its specs in {len(faults)} place(s):\n" + "\n".join(f"- {f}" for f in faults)
         )
+
+    def __reduce__(self) -> tuple[type[EnvSpecError], tuple[str, list[str]]]:
+        return type(self), (self.env, self.faults)
 
 
 class EnvOutputError(ValueError):

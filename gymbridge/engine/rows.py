@@ -134,6 +134,8 @@ def _info_entry(leaf: Leaf, info: Any) -> npt.NDArray[Any] | None:
             value = value[part]
     except (KeyError, TypeError, IndexError):
         return None
+    if value is None:
+        return None
     name = f"info.{'.'.join(leaf.key)}"
     given = as_array(name, value, f"shape {leaf.shape} and dtype {leaf.dtype}")
     if given.shape != leaf.shape or not np.can_cast(given.dtype, leaf.dtype, "same_kind"):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
 from gymnasium.error import ClosedEnvironmentError
 from tensordict import TensorDict, TensorDictBase
@@ -14,10 +14,12 @@ from tensordict import TensorDict, TensorDictBase
 from gymbridge.envs.checking import output_faults
 from gymbridge.envs.masks import read_mask
 from gymbridge.envs.rollouts import rollout
-from gymbridge.envs.spec_access import FullSpec, LeafSpec
+from gymbridge.envs.spec_access import FullSpecAttribute, LeafSpecAttribute
 from gymbridge.envs.tensordicts import entry, leaf_paths
-from gymbridge.envs.transitions import put_first, put_next, step_mdp
+from gymbridge.envs.transitions import NextRoot, put_first, put_next
+from gymbridge.errors import EnvOutputError
 from gymbridge.specs import Binary, Composite, TensorSpec
+from gymbridge.specs._bridge import as_device
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -98,9 +100,6 @@ class EnvBase(ABC):
         (tensor([1]), tensor([False]))
     """
 
-    batch_locked = True
-    """Whether the env takes TensorDicts of its own batch size only."""
-
     def __init__(self, *, device: DeviceLike | None = None, batch_size: Any = ()):
         self._device = None if device is None else env_device(device)
         self._batch_size = torch.Size(batch_size)
@@ -110,6 +109,7 @@ class EnvBase(ABC):
             "state": Composite(shape=self._batch_size, device=self._device),
         }
         self._specs_locked = False
+        self._plan: _SpecPlan | None = None
         self._latest: TensorDictBase | None = None
         self.is_closed = False
 
@@ -158,16 +158,21 @@ class EnvBase(ABC):
         """Number of envs."""
         return self.batch_size.numel()
 
-    full_observation_spec = FullSpec("observation")
-    full_action_spec = FullSpec("action")
-    full_reward_spec = FullSpec("reward")
-    full_done_spec = FullSpec("done")
-    full_state_spec = FullSpec("state")
-    observation_spec = FullSpec("observation")
-    action_spec = LeafSpec("action")
-    reward_spec = LeafSpec("reward")
-    done_spec = FullSpec("done")
-    state_spec = FullSpec("state")
+    @property
+    def batch_locked(self) -> bool:
+        """True: the env takes TensorDicts of its own batch size only."""
+        return True
+
+    full_observation_spec = FullSpecAttribute("observation")
+    full_action_spec = FullSpecAttribute("action")
+    full_reward_spec = FullSpecAttribute("reward")
+    full_done_spec = FullSpecAttribute("done")
+    full_state_spec = FullSpecAttribute("state")
+    observation_spec = FullSpecAttribute("observation")
+    action_spec = LeafSpecAttribute("action")
+    reward_spec = LeafSpecAttribute("reward")
+    done_spec = FullSpecAttribute("done")
+    state_spec = FullSpecAttribute("state")
 
     def _spec_of(self, kind: str) -> Composite:
         try:
@@ -180,12 +185,24 @@ class EnvBase(ABC):
             raise RuntimeError(
                 f"{kind}_spec: the specs of {type(self).__name__} are locked; set_spec_lock_(False) first"
             )
-        nested = (
-            [key for key in spec.keys(True, True) if not isinstance(key, str)] if kind in ("reward", "done") else []
-        )
-        if nested:
+        nested = [key for key in spec.keys(True, True) if not isinstance(key, str)]
+        if nested and kind in ("reward", "done"):
             raise ValueError(f"{kind}_spec: got the nested keys {nested}, expected keys at the root")
+        if kind == "done":
+            spec = _with_every_flag(spec)
         self._specs[kind] = spec if self._device is None else spec.to(self._device)
+        self._plan = None
+
+    @property
+    def _spec_plan(self) -> _SpecPlan:
+        """What follows from the specs, worked out when they are set."""
+        if self._plan is None:
+            self._plan = _SpecPlan(self)
+        return self._plan
+
+    @property
+    def _next_root(self) -> NextRoot:
+        return self._spec_plan.next_root
 
     @property
     def input_spec(self) -> Composite:
@@ -351,7 +368,7 @@ class EnvBase(ABC):
         if mask is not None and not mask.any():
             return self._shown(tensordict, {})
         given = None if tensordict is None else self._with_mask(tensordict.copy(), "_reset", mask)
-        first = self._with_flags(self._reset(given, **kwargs))
+        first = self._with_flags("_reset", self._reset(given, **kwargs))
         done = _per_env(first["done"], self.ndim)
         done = done if mask is None else done & mask.to(done.device)
         if done.any():
@@ -364,24 +381,25 @@ class EnvBase(ABC):
             raise ValueError(
                 f"_step: {type(self).__name__} has partial_step=False and is stepped whole only; got the mask {mask}"
             )
+        if mask is not None and not mask.any():
+            return self._shown(tensordict, self._zeros())
+        self._require_inputs(tensordict)
+        following = self._with_flags("_step", self._step(self._inputs(tensordict, mask)))
+        if mask is None:
+            return self._merged(None, following, tensordict, {})
+        return self._merged(mask, following, tensordict, self._zeros())
+
+    def _zeros(self) -> TensorDictBase:
+        """Reward and infos of an env that was not stepped."""
         zero = self.full_reward_spec.zero()
         if "info" in self.full_observation_spec.keys():
             zero["info"] = self.full_observation_spec["info"].zero()
-        if mask is not None and not mask.any():
-            return self._shown(tensordict, zero)
-        self._require_inputs(tensordict)
-        following = self._with_flags(self._step(self._inputs(tensordict, mask)))
-        return self._merged(mask, following, tensordict, zero)
+        zeros: TensorDictBase = zero
+        return zeros
 
     def _inputs(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
         """What reaches the env: actions, states, what stands under ``"next"`` at a key of the specs, and the mask."""
-        preset = [
-            ("next", *((key,) if isinstance(key, str) else key))
-            for spec in (self.full_observation_spec, self.full_reward_spec, self.full_done_spec, self.full_state_spec)
-            for key in spec.keys(True, True)
-        ]
-        states = self.full_state_spec.keys(True, True)
-        given: TensorDictBase = tensordict.select(*self.action_keys, *states, *preset, strict=False)
+        given: TensorDictBase = tensordict.select(*self._spec_plan.inputs, strict=False)
         return self._with_mask(given, "_step", mask)
 
     def _with_mask(self, given: TensorDictBase, name: str, mask: torch.Tensor | None) -> TensorDictBase:
@@ -423,36 +441,37 @@ class EnvBase(ABC):
             chosen.set(key, torch.where(rows, value, torch.zeros_like(value) if other is None else other))
         return chosen
 
-    def _with_flags(self, out: TensorDictBase) -> TensorDictBase:
-        """The env's output with all three done flags, each ``[*B, 1]``."""
-        flags = {}
+    def _with_flags(self, method: str, out: TensorDictBase) -> TensorDictBase:
+        """The env's output with all three done flags, each ``[*B, 1]``, and ``done`` what the other two say."""
+        if not isinstance(out, TensorDictBase) or out.batch_size != self.batch_size:
+            got = f"batch size {[*out.batch_size]}" if isinstance(out, TensorDictBase) else type(out).__name__
+            raise EnvOutputError(
+                f"{type(self).__name__}.{method}: got {got}, expected a TensorDict of batch size {[*self.batch_size]}"
+            )
+        given = {}
         for name in FLAGS:
             flag = out.get(name, None)
             if flag is not None:
-                flags[name] = flag.unsqueeze(-1) if flag.shape == self.batch_size else flag
-        if "terminated" not in flags:
-            done = flags.get("done")
-            truncated = flags.get("truncated")
-            if done is None:
-                done = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=self.device)
-                done = done if truncated is None else torch.zeros_like(truncated)
-            flags["terminated"] = done if truncated is None else done & ~truncated
-        if "truncated" not in flags:
-            done = flags.get("done")
-            terminated = flags["terminated"]
-            flags["truncated"] = torch.zeros_like(terminated) if done is None else done & ~terminated
-        if "done" not in flags:
-            flags["done"] = flags["terminated"] | flags["truncated"]
+                given[name] = flag.unsqueeze(-1) if flag.shape == self.batch_size else flag
+        done, terminated, truncated = (given.get(name) for name in FLAGS)
+        none = torch.zeros_like(next(iter(given.values()), self.full_done_spec["done"].zero()))
+        if terminated is None:
+            terminated = none if done is None else done if truncated is None else done & ~truncated
+        if truncated is None:
+            truncated = none if done is None else done & ~terminated
         out = out.copy()
-        for name in FLAGS:
-            out.set(name, flags[name])
+        for name, flag in zip(FLAGS, (terminated | truncated, terminated, truncated), strict=True):
+            out.set(name, flag)
         return out
 
     def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        """The root of the next step from what :meth:`step` returned; see :func:`gymbridge.envs.step_mdp`."""
-        return step_mdp(
-            next_tensordict, reward_keys=self.reward_keys, done_keys=self.done_keys, action_keys=self.action_keys
-        )
+        """The root of the next step from what :meth:`step` returned.
+
+        Returns:
+            What stands under ``"next"``, as tensors of its own, without the reward; and the keys of the root that the
+            env has nothing to say about. See :func:`gymbridge.envs.step_mdp` for more choice.
+        """
+        return self._next_root(next_tensordict)
 
     # ---------------------------------------------------------------- what a caller must not do
 
@@ -461,7 +480,11 @@ class EnvBase(ABC):
             raise ClosedEnvironmentError(f"{call}: {type(self).__name__} is closed")
 
     def _require_batch_size(self, call: str, tensordict: TensorDictBase | None) -> None:
-        if tensordict is not None and self.batch_locked and tensordict.batch_size != self.batch_size:
+        if tensordict is None:
+            return
+        if not isinstance(tensordict, TensorDictBase):
+            raise TypeError(f"{call}: got {tensordict!r} of type {type(tensordict).__name__}, expected a TensorDict")
+        if tensordict.batch_size != self.batch_size:
             raise ValueError(
                 f"{call}: got a TensorDict of batch size {[*tensordict.batch_size]}, expected {[*self.batch_size]}"
             )
@@ -472,9 +495,10 @@ class EnvBase(ABC):
 
     def _require_inputs(self, tensordict: TensorDictBase) -> None:
         """Refuses an action or a state that is missing or has another shape or dtype than its spec."""
-        for spec in (self.full_action_spec, self.full_state_spec):
-            for key, leaf in spec.items(True, True):
-                require_like(key, tensordict.get(key, None), leaf, tensordict)
+        if tensordict is None:
+            raise TypeError("step: got None, expected a TensorDict with the action")
+        for key, leaf in self._spec_plan.required:
+            require_like(key, tensordict.get(key, None), leaf, tensordict)
 
     # ---------------------------------------------------------------- random steps and rollouts
 
@@ -488,46 +512,7 @@ class EnvBase(ABC):
         """:meth:`step` with a random action."""
         return self.step(self.rand_action(tensordict))
 
-    def rollout(
-        self,
-        max_steps: int,
-        policy: Callable[..., Any] | None = None,
-        callback: Callable[[EnvBase, TensorDictBase], Any] | None = None,
-        *,
-        auto_reset: bool = True,
-        auto_cast_to_device: bool = False,
-        break_when_any_done: bool | None = None,
-        break_when_all_done: bool | None = None,
-        return_contiguous: bool = True,
-        tensordict: TensorDictBase | None = None,
-        set_truncated: bool = False,
-        out: TensorDictBase | None = None,
-        trust_policy: bool = False,
-        storing_device: DeviceLike | None = None,
-        progress: bool = False,
-    ) -> TensorDictBase:
-        """Runs the env for some steps; see :func:`gymbridge.envs.rollouts.rollout` for the arguments.
-
-        Returns:
-            A TensorDict ``[*B, T]`` with at most ``max_steps`` steps, its last dim named ``"time"``.
-        """
-        return rollout(
-            self,
-            max_steps,
-            policy,
-            callback,
-            auto_reset=auto_reset,
-            auto_cast_to_device=auto_cast_to_device,
-            break_when_any_done=break_when_any_done,
-            break_when_all_done=break_when_all_done,
-            return_contiguous=return_contiguous,
-            tensordict=tensordict,
-            set_truncated=set_truncated,
-            out=out,
-            trust_policy=trust_policy,
-            storing_device=storing_device,
-            progress=progress,
-        )
+    rollout = rollout
 
     def fake_tensordict(self) -> TensorDict:
         """A stepped TensorDict of zeros with the right keys, shapes, dtypes and devices; no step is taken.
@@ -552,7 +537,7 @@ class EnvBase(ABC):
 
     # ---------------------------------------------------------------- seeds, devices, the end
 
-    def set_seed(self, seed: int | None, static_seed: bool = False) -> int | None:
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seeds the env, from its next reset on.
 
         Args:
@@ -561,9 +546,13 @@ class EnvBase(ABC):
 
         Returns:
             The next seed that is free: ``seed`` plus the number of envs, or ``seed`` with ``static_seed``.
+
+        Raises:
+            TypeError, ValueError: a seed that is no int, or a negative one.
         """
+        seed = as_seed(seed)
         if seed is not None:
-            torch.manual_seed(seed)
+            torch.manual_seed(seed % 2**64)
         self._set_seed(seed)
         return seed if seed is None or static_seed else seed + self.numel()
 
@@ -602,18 +591,65 @@ class EnvBase(ABC):
         return f"{type(self).__name__}(\n" + ",\n".join(f"    {line}".replace("\n", "\n    ") for line in lines) + ")"
 
 
+class _SpecPlan:
+    """What an env's specs say about its steps, worked out once."""
+
+    def __init__(self, env: EnvBase):
+        observations, rewards, flags = env.full_observation_spec, env.full_reward_spec, env.full_done_spec
+        states = env.full_state_spec
+        self.required = [*env.full_action_spec.items(True, True), *states.items(True, True)]
+        """Key and spec of what a step has to be given."""
+        preset = [
+            ("next", *((key,) if isinstance(key, str) else key))
+            for spec in (observations, rewards, flags, states)
+            for key in spec.keys(True, True)
+        ]
+        self.inputs = [*(key for key, _ in self.required), *preset]
+        """Keys of what reaches the env: actions, states, and what stands under ``"next"`` at a key of the specs."""
+        self.next_root = NextRoot(observations, env.full_action_spec, rewards, flags)
+
+
+def _with_every_flag(spec: Composite) -> Composite:
+    """A done spec with all three flags: one that is missing looks like one that is there.
+
+    Raises:
+        ValueError: another key, or none of the three.
+    """
+    names = [*spec.keys()]
+    if not names or set(names) - set(FLAGS):
+        raise ValueError(f"done_spec: got the keys {names}, expected some of {[*FLAGS]}")
+    flag = spec[names[0]]
+    return Composite(
+        {name: spec[name] if name in names else flag.clone() for name in FLAGS}, shape=spec.shape, device=spec.device
+    )
+
+
+def as_seed(seed: Any) -> int | None:
+    """A seed as a Python int, or None.
+
+    Raises:
+        TypeError: no int.
+        ValueError: a negative one.
+    """
+    if seed is None:
+        return None
+    if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, (int, np.integer)):
+        raise TypeError(f"seed: got {seed!r} of type {type(seed).__name__}, expected an int or None")
+    if seed < 0:
+        raise ValueError(f"seed: got {seed}, expected an int that is not negative")
+    return int(seed)
+
+
 def env_device(device: DeviceLike) -> torch.device:
     """The device with its index: ``"cuda"`` means the current one.
 
     Raises:
         ValueError: the device ``"meta"``, which holds no values.
     """
-    device = torch.device(device)
-    if device.type == "meta":
+    found = as_device(device)
+    if found.type == "meta":
         raise ValueError("device: got meta, expected one that holds values")
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
+    return found
 
 
 def require_like(key: NestedKey, value: Any, spec: TensorSpec, tensordict: TensorDictBase) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,11 +31,18 @@ def check_env_specs(env: EnvBase, *, num_steps: int = 10, seed: int | None = 0) 
         EnvSpecError: one line for each key that is missing or that no spec has, and for each shape, dtype, device or
             value that is not as its spec says; for gymnasium envs, for each item, shape, dtype, type or value that is
             not as their spaces say.
+        TypeError: something that is no ``EnvBase``.
 
     Example:
         >>> from gymbridge.envs import GymEnv
         >>> check_env_specs(GymEnv("CartPole-v1"))
     """
+    from gymbridge.envs.base import EnvBase
+
+    if not isinstance(env, EnvBase):
+        raise TypeError(
+            f"got {env!r} of type {type(env).__name__}, expected an EnvBase; GymEnv makes one of a gymnasium.Env"
+        )
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
@@ -52,12 +59,14 @@ def output_faults(env: EnvBase, num_steps: int) -> list[str]:
     faults: dict[str, None] = {}
     root = env._reset(None)
     _note(faults, "_reset", _raw_faults(env, first, root))
+    before = root
     for _ in range(num_steps):
         given = env.full_state_spec.rand().update(env.full_action_spec.rand())
         if isinstance(root, TensorDictBase):
             given.update(root.select(*env.full_state_spec.keys(True, True), strict=False))
-        root = env._step(given)
+        before, root = root, env._step(given)
         _note(faults, "_step", _raw_faults(env, following, root))
+        _note(faults, "_step", _memory_faults(before, root))
         if not isinstance(root, TensorDictBase) or any(bool(root[name].any()) for name in FLAGS if name in root.keys()):
             root = env._reset(None)
             _note(faults, "_reset", _raw_faults(env, first, root))
@@ -69,14 +78,30 @@ def _raw_faults(env: EnvBase, spec: Composite, made: object) -> list[str]:
     if not isinstance(made, TensorDictBase):
         return [f"got {type(made).__name__}, expected a TensorDict"]
     made = made.copy()
-    complete = all(name in made.keys() for name in FLAGS)
+    if made.batch_size != env.batch_size:
+        return [f"got batch size {[*made.batch_size]}, expected {[*env.batch_size]}"]
+    given = [name for name in FLAGS if name in made.keys()]
     for name in FLAGS:
-        flag = made.get(name, None)
-        if flag is None:
+        if name not in given:
             made.set(name, env.full_done_spec[name].zero())
-        elif flag.shape == env.batch_size:
-            made.set(name, flag.unsqueeze(-1))
-    return spec.faults(made) or (_flag_faults(made) if complete else [])
+        elif made.get(name).shape == env.batch_size:
+            made.set(name, made.get(name).unsqueeze(-1))
+    return spec.faults(made) or _flag_faults(made, given)
+
+
+def _memory_faults(before: object, after: object) -> list[str]:
+    """Tensors that are handed out again: what the caller got before would change."""
+    if not (isinstance(before, TensorDictBase) and isinstance(after, TensorDictBase)):
+        return []
+    places = {_place(value) for value in before.values(True, True) if isinstance(value, torch.Tensor)} - {0}
+    again = [
+        key for key, value in after.items(True, True) if isinstance(value, torch.Tensor) and _place(value) in places
+    ]
+    return [f"{key}: got the memory that an earlier output has, expected a tensor of its own" for key in again]
+
+
+def _place(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.device.type != "meta" else 0
 
 
 def _step_faults(env: EnvBase, num_steps: int) -> list[str]:
@@ -112,8 +137,8 @@ def _next_spec(env: EnvBase) -> Composite:
 def _merged(env: EnvBase, *specs: Composite) -> Composite:
     merged = Composite(shape=env.batch_size, device=env.device)
     for spec in specs:
-        for key, leaf in spec.items(True, True):
-            merged.set(key, leaf)
+        for key, part in spec.items():
+            merged.set(key, part.clone())
     return merged
 
 
@@ -123,9 +148,12 @@ def _note(faults: dict[str, None], where: str, lines: Iterable[str]) -> None:
         faults.setdefault(f"{where}: {line}")
 
 
-def _flag_faults(made: TensorDictBase) -> list[str]:
+def _flag_faults(made: TensorDictBase, given: Sequence[str]) -> list[str]:
+    """``done`` has to be ``terminated | truncated``; where one of the two is missing, it has to be theirs at least."""
     flags = {name: made.get(name) for name in FLAGS}
-    if torch.equal(flags["done"], flags["terminated"] | flags["truncated"]):
+    ended = flags["terminated"] | flags["truncated"]
+    agree = torch.equal(flags["done"], ended) if len(given) == len(FLAGS) else not (ended & ~flags["done"]).any()
+    if "done" not in given or agree:
         return []
     shown = {name: flag.flatten().tolist() for name, flag in flags.items()}
     return [f"done: got {shown}, expected done to be terminated | truncated"]

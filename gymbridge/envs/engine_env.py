@@ -10,10 +10,10 @@ import torch
 from tensordict import TensorDictBase
 
 from gymbridge.engine.calls import OneCallAtATime, exclusive
-from gymbridge.envs.base import FLAGS, DeviceLike, EnvBase, env_device
+from gymbridge.envs.base import DeviceLike, EnvBase, as_seed, env_device
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.masks import read_mask
-from gymbridge.envs.tensordicts import entry, leaf_paths, own, tensordict_of
+from gymbridge.envs.tensordicts import entry
 from gymbridge.envs.transitions import put_first, put_next
 from gymbridge.specs import Composite
 
@@ -54,14 +54,6 @@ class EngineEnv(OneCallAtATime, EnvBase):
         self.full_action_spec = Composite({"action": face.action_spec}, shape=self.batch_size, device=self._device)
         self.reward_spec = face.reward_spec
         self.set_spec_lock_()
-        observations = self.full_observation_spec
-        both = {**dict(self.full_action_spec.items()), **dict(observations.items())}
-        self._groups = frozenset(name for name, spec in both.items() if isinstance(spec, Composite))
-        self._action_paths = frozenset(self.action_keys)
-        self._root_names = (*observations.keys(), *FLAGS)
-        self._not_carried = frozenset(
-            {"next", "_step", "_reset", "_failed", "action", "reward", *FLAGS, *observations.keys()}
-        )
 
     def _spec_of(self, kind: str) -> Composite:
         if kind not in self._specs:
@@ -82,8 +74,17 @@ class EngineEnv(OneCallAtATime, EnvBase):
 
     @exclusive
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        """See :meth:`EnvBase.reset`; ``kwargs`` go to the reset of each env: ``seed``, ``options``."""
+        """See :meth:`EnvBase.reset`; ``kwargs`` go to the reset of each env: ``options``, and ``seed`` of a single env.
+
+        Raises:
+            ValueError: a ``seed`` for a batch, whose envs would all be the same: that is for :meth:`set_seed`.
+        """
         self._require_open("reset")
+        if kwargs.get("seed") is not None and self.numel() > 1:
+            raise ValueError(
+                f"seed: got {kwargs['seed']!r} for a batch, whose {self.numel()} envs would all be the same; call "
+                f"set_seed(seed), which gives env i the seed seed + i, and then reset()"
+            )
         face = self._face
         self._require_batch_size("reset", tensordict)
         mask = read_mask(tensordict, "_reset", self.batch_size)
@@ -118,34 +119,10 @@ class EngineEnv(OneCallAtATime, EnvBase):
             self._take_seeds_off(face)
         preset = entry(tensordict, "next")
         if preset is not None:
-            self._carry(preset, root)
+            self._next_root.carry(preset, root)
         put_next(tensordict, following, preset)
-        self._carry(tensordict, root)
+        self._next_root.carry(tensordict, root)
         return tensordict, root
-
-    def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        """See :meth:`EnvBase.step_mdp`."""
-        following = entry(next_tensordict, "next")
-        entries = {name: own(entry(following, name)) for name in self._root_names}
-        root = tensordict_of(entries, self.batch_size, self.device)
-        self._carry(following, root)
-        self._carry(next_tensordict, root)
-        return root
-
-    def _carry(self, source: TensorDictBase, root: TensorDictBase) -> None:
-        """Takes over into the next root what the env has nothing to say about and is not there yet."""
-        for name in source.keys():
-            in_group = name in self._groups
-            if name in self._not_carried and not in_group:
-                continue
-            value = source.get(name)
-            if not in_group and entry(root, name) is None:
-                root.set(name, own(value))
-            elif isinstance(value, TensorDictBase):
-                for key in leaf_paths(value):
-                    path = (name, *key)
-                    if path not in self._action_paths and root.get(path, None) is None:
-                        root.set(path, value.get(key))
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         return self._face.reset(None, None, self._reset_kwargs(kwargs))
@@ -172,14 +149,15 @@ class EngineEnv(OneCallAtATime, EnvBase):
     # ---------------------------------------------------------------- seeds
 
     @exclusive
-    def set_seed(self, seed: int | None, static_seed: bool = False) -> int | None:
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """See :meth:`EnvBase.set_seed`: the seeds are those of ``reset(seed=seed)`` of a gymnasium vector env."""
+        seed = as_seed(seed)
         if seed is None:
             self._seeds = None
             return None
         if self._engine_face is not None:
             self._engine_face.take_rows_reset()
-        torch.manual_seed(seed)
+        torch.manual_seed(seed % 2**64)
         num_envs = self.numel()
         self._seeds = [seed if static_seed else seed + row for row in range(num_envs)]
         return seed if static_seed else seed + num_envs
@@ -199,7 +177,11 @@ class EngineEnv(OneCallAtATime, EnvBase):
             if not any(seed is not None for seed in self._seeds):
                 self._seeds = None
 
-    # ---------------------------------------------------------------- devices and the end
+    # ---------------------------------------------------------------- copies, devices and the end
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The configuration, without the engine: what is unpickled starts its own."""
+        return {**self.__dict__, "_engine_face": None, "_latest": None, "_call_under_way": None}
 
     @exclusive
     def to(self, device: DeviceLike) -> Self:

@@ -25,6 +25,7 @@ from gymbridge.envs.base import FLAGS, require_like
 from gymbridge.envs.info_specs import info_leaves
 from gymbridge.envs.tensordicts import Assembler, entry
 from gymbridge.envs.transitions import put_first, put_next
+from gymbridge.reward_dtypes import block_dtype_of_reward
 from gymbridge.spaces.conversion import observation_spec, space_to_spec
 from gymbridge.specs import Composite, Unbounded
 
@@ -32,8 +33,6 @@ __all__ = ["EngineFace", "FaceOptions"]
 
 Array: TypeAlias = npt.NDArray[Any]
 Key: TypeAlias = tuple[str, ...]
-
-_NUMPY_OF_REWARD = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,8 @@ class FaceOptions:
     host: GymHostOptions = field(init=False)
 
     def __post_init__(self) -> None:
-        dtype = self.reward_dtype
-        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-            raise TypeError(f"reward_dtype: got {dtype!r}, expected a floating torch.dtype")
         host = GymHostOptions(
-            reward_dtype=np.dtype(_NUMPY_OF_REWARD.get(dtype, np.float32)),
+            reward_dtype=block_dtype_of_reward(self.reward_dtype),
             info_leaves=info_leaves(self.info_spec),
             warn_of_unknown_infos=self.warn_of_unknown_infos,
         )
@@ -119,10 +115,11 @@ class EngineFace:
         flag_spec = Unbounded((*batch_size, 1), dtype=torch.bool)
         self._own = [*self.observation_spec.items(True, True), *((name, flag_spec) for name in FLAGS)]
         flags = [(name,) for name in FLAGS]
-        self._assemble_next = Assembler([*self._keys, ("reward",), *flags], batch_size, device)
-        self._assemble_root = Assembler([*self._keys, *flags], batch_size, device)
+        groups = _groups(self.observation_spec)
+        self._assemble_next = Assembler([*self._keys, ("reward",), *flags], batch_size, device, groups)
+        self._assemble_root = Assembler([*self._keys, *flags], batch_size, device, groups)
         self._moves = device is not None and device.type != "cpu"
-        self._reward_dtype = None if reward_dtype in _NUMPY_OF_REWARD else reward_dtype
+        self._reward_dtype = reward_dtype if reward_dtype is torch.bfloat16 else None
 
         num_rows = engine.num_envs
         self._reset_all = bytes([Op.RESET]) * num_rows
@@ -154,6 +151,7 @@ class EngineFace:
         ops, idle = _picked(self._reset_all, mask)
         if idle is not None:
             self._require_own(tensordict)
+            self._require_observations(tensordict, ops)
         self._ops_run = ops
         report = self.engine.run(ops, self._no_actions, reset_kwargs)
         try:
@@ -284,6 +282,13 @@ class EngineFace:
                 if value is not None:
                     require_like(key, value, spec, tensordict)
 
+    def _require_observations(self, tensordict: TensorDictBase | None, ops: bytes) -> None:
+        """Refuses to show an env that has never been reset and of which td shows nothing."""
+        new = [row for row, state in enumerate(bytes(self._block.state)) if state == RowState.NEW and not ops[row]]
+        given = tensordict is not None and all(tensordict.get(key, None) is not None for key in self._keys)
+        if new and not given:
+            raise ResetNeeded(f"_reset leaves out envs {new}, which have never been reset: reset them too")
+
     def _put_own(self, arrays: Sequence[Array], tensordict: TensorDictBase | None, rows: Array) -> None:
         """Puts into rows what td has for them, or their latest where it has nothing."""
         latest: list[Array] | None = None
@@ -310,6 +315,12 @@ class EngineFace:
     def _tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
         tensors = [torch.from_numpy(array) for array in arrays]
         return [tensor.to(self._device) for tensor in tensors] if self._moves else tensors
+
+
+def _groups(spec: Composite) -> list[Key]:
+    """The keys of a spec's nested groups, empty ones too."""
+    keys = [(key,) if isinstance(key, str) else key for key in spec.keys(include_nested=True)]
+    return [key for key in keys if isinstance(spec[key], Composite)]
 
 
 def _batched_info_spec(info_spec: Composite, batch_size: torch.Size, device: torch.device | None) -> Composite:

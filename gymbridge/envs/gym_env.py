@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, cast
 
+import cloudpickle
 import gymnasium as gym
 import torch
 
@@ -60,7 +61,7 @@ class GymEnv(EngineEnv):
         **make_kwargs: Any,
     ):
         super().__init__(device=device)
-        self._make = env_maker(env_or_id_or_maker, make_kwargs, remakes=info == "auto")
+        self._make = EnvMaker(env_or_id_or_maker, make_kwargs, remakes=info == "auto")
         self.options = FaceOptions(
             categorical_action_encoding=categorical_action_encoding,
             info_spec=discover_infos(self._make) if info == "auto" else info,
@@ -73,42 +74,57 @@ class GymEnv(EngineEnv):
         engine = LocalEngine(make_all([self._make], gym.Env), self.options.host)
         try:
             engine.allocate()
-            face = EngineFace(engine, self.batch_size, self.device, self.options)
+            return EngineFace(engine, self.batch_size, self.device, self.options)
         except BaseException:
             engine.close()
             raise
-        self._envs = engine.envs
-        return face
 
     @property
     def env(self) -> gym.Env[Any, Any]:
         """The gymnasium env."""
-        _ = self._face
-        return self._envs[0]
+        return cast(LocalEngine, self._face.engine).envs[0]
 
 
-def env_maker(env_or_id_or_maker: Any, kwargs: dict[str, Any], *, remakes: bool = False) -> Callable[[], Any]:
-    """A callable without arguments that makes the env.
+class EnvMaker:
+    """Makes a gymnasium env, from whatever a user gives to make one; it pickles wherever that does with cloudpickle.
 
     Args:
-        env_or_id_or_maker: a gymnasium env, a registered id, or a callable.
+        source: a gymnasium env, a registered id, or a callable.
         kwargs: for ``gymnasium.make`` or the callable.
         remakes: it will be called more than once.
 
     Raises:
         TypeError: none of the three, or an env that is made already where kwargs are given or more are to be made.
+
+    Example:
+        >>> EnvMaker("CartPole-v1", {"max_episode_steps": 10})().spec.max_episode_steps
+        10
     """
-    if isinstance(env_or_id_or_maker, str):
-        return lambda: gym.make(env_or_id_or_maker, **kwargs)
-    if isinstance(env_or_id_or_maker, gym.Env):
-        if kwargs:
+
+    def __init__(self, source: Any, kwargs: Mapping[str, Any], *, remakes: bool = False):
+        if not isinstance(source, (str, gym.Env)) and not callable(source):
+            raise TypeError(
+                f"got {source!r} of type {type(source).__name__}, "
+                f"expected a gymnasium.Env, a registered id or a callable that makes an env"
+            )
+        if isinstance(source, gym.Env) and kwargs:
             raise TypeError(f"make_kwargs: got {sorted(kwargs)} with an env that is made already, expected none")
-        if remakes:
+        if isinstance(source, gym.Env) and remakes:
             raise TypeError("info='auto' looks at a separate env: give an id or a maker instead of an env")
-        return lambda: env_or_id_or_maker
-    if callable(env_or_id_or_maker):
-        return lambda: env_or_id_or_maker(**kwargs)
-    raise TypeError(
-        f"got {env_or_id_or_maker!r} of type {type(env_or_id_or_maker).__name__}, "
-        f"expected a gymnasium.Env, a registered id or a callable that makes an env"
-    )
+        self.source = source
+        self.kwargs = dict(kwargs)
+
+    def __call__(self) -> Any:
+        """An env; the same one each time where that is what was given."""
+        if isinstance(self.source, gym.Env):
+            return self.source
+        if isinstance(self.source, str):
+            return gym.make(self.source, **self.kwargs)
+        return self.source(**self.kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _maker_of, (cloudpickle.dumps((self.source, self.kwargs)),)
+
+
+def _maker_of(pickled: bytes) -> EnvMaker:
+    return EnvMaker(*cloudpickle.loads(pickled))

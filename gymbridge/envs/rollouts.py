@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
+from gymbridge.envs.tensordicts import leaf_paths
+
 if TYPE_CHECKING:
     from gymbridge.envs.base import EnvBase
 
@@ -51,7 +53,8 @@ def rollout(
         return_contiguous: stack to dense tensors; with False, a lazy stack.
         tensordict: what the first reset is given, or where to go on from; envs done in it are reset first.
         set_truncated: mark the last step as truncated and done.
-        out: a TensorDict ``[*B, T]`` that the result is written into.
+        out: a dense TensorDict ``[*B, T]`` of at least ``max_steps`` steps that the result is written into; what is
+            returned is the part of it that was.
         trust_policy: call the policy with the TensorDict whatever it is.
         storing_device: where the result is kept.
         progress: show a progress bar on standard error.
@@ -60,8 +63,11 @@ def rollout(
         A TensorDict ``[*B, T]``, its last dim named ``"time"``.
 
     Raises:
-        ValueError: fewer than one step, ``auto_reset=False`` without a ``tensordict``, two ways to break, or steps
-            whose keys differ without ``return_contiguous=False``.
+        ValueError: fewer than one step, ``auto_reset=False`` without a ``tensordict``, two ways to break, waiting for
+            envs that cannot wait, an ``out`` without room, or steps whose keys differ without
+            ``return_contiguous=False`` (what a policy writes under ``"next"`` has to be in the root from the first
+            step on).
+        TypeError: an argument of another type, or a policy that returns no TensorDict.
 
     Example:
         >>> from gymbridge.envs import GymEnv
@@ -71,8 +77,19 @@ def rollout(
         (torch.Size([10]), torch.Size([10, 1]))
         >>> env.close()
     """
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int):
+        raise TypeError(f"max_steps: got {max_steps!r} of type {type(max_steps).__name__}, expected an int")
     if max_steps < 1:
         raise ValueError(f"max_steps: got {max_steps}, expected at least 1")
+    for name, function in (("policy", policy), ("callback", callback)):
+        if function is not None and not callable(function):
+            raise TypeError(f"{name}: got {function!r}, expected a callable")
+    if break_when_all_done and not env.partial_step:
+        raise ValueError(
+            f"break_when_all_done: {type(env).__name__} has partial_step=False, an env that ended cannot wait"
+        )
+    if out is not None:
+        _require_room(env, out, max_steps)
     if break_when_any_done and break_when_all_done:
         raise ValueError("break_when_any_done and break_when_all_done: got True for both, expected at most one")
     if break_when_any_done is None:
@@ -141,6 +158,23 @@ def _without_end(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -
     yield env.step(act(root)), False
 
 
+def _require_room(env: EnvBase, out: TensorDictBase, max_steps: int) -> None:
+    """Refuses an ``out`` that the steps could not be written into.
+
+    Raises:
+        TypeError: no TensorDict.
+        ValueError: another batch size, too few steps, or a key that is missing.
+    """
+    if not isinstance(out, TensorDictBase):
+        raise TypeError(f"out: got {type(out).__name__}, expected a TensorDict")
+    size = [*out.batch_size]
+    if len(size) != env.ndim + 1 or size[:-1] != [*env.batch_size] or size[-1] < max_steps:
+        raise ValueError(f"out: got batch size {size}, expected {[*env.batch_size, max_steps]}")
+    missing = [key for key in leaf_paths(env.fake_tensordict()) if out.get(key, None) is None]
+    if missing:
+        raise ValueError(f"out: the keys {missing} are missing, got {leaf_paths(out)}")
+
+
 def _reset_done(env: EnvBase, root: TensorDictBase) -> TensorDictBase:
     done = root.get("done", None)
     if done is None or not done.any():
@@ -163,7 +197,13 @@ def _acting(env: EnvBase, policy: Callable[..., Any] | None, cast: bool, trust: 
         else:
             home = root.device
             written = call(root.to(device) if device is not None else root)
-            written = written if home is None else written.to(home)
+            if home is not None and isinstance(written, TensorDictBase):
+                written = written.to(home)
+        if not isinstance(written, TensorDictBase):
+            raise TypeError(
+                f"policy: got {type(written).__name__}, expected the TensorDict with the action; a module that returns "
+                f"actions has to be a torch.nn.Module"
+            )
         return root if written is root else root.update(written)
 
     return act
@@ -199,6 +239,8 @@ def _device_of(policy: Any) -> torch.device | None:
 def _stack(steps: list[TensorDictBase], dim: int, contiguous: bool, out: TensorDictBase | None) -> TensorDictBase:
     stacked = _dense_stack(steps, dim) if contiguous else LazyStackedTensorDict(*steps, stack_dim=dim)
     if out is not None:
+        if len(steps) < out.batch_size[dim]:
+            out = out[(slice(None),) * dim + (slice(len(steps)),)]
         stacked = out.update_(stacked)
     stacked.names = [*[None] * dim, "time"]
     return stacked

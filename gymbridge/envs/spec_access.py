@@ -9,41 +9,49 @@ from gymbridge.specs import Composite, TensorSpec
 if TYPE_CHECKING:
     from gymbridge.envs.base import EnvBase
 
-__all__ = ["FullSpec", "LeafSpec"]
+__all__ = ["FullSpecAttribute", "LeafSpecAttribute"]
 
 
-class FullSpec:
+class FullSpecAttribute:
     """An attribute that holds one of an env's specs as a ``Composite`` of the env's batch size."""
+
+    form = "as a ``Composite`` with the env's batch size"
 
     def __init__(self, kind: str):
         self.kind = kind
-        self.__doc__ = f"The {kind} spec as a ``Composite`` with the env's batch size."
+        self.name = f"{kind}_spec"
+        self.__doc__ = f"The {kind} spec {self.form}."
+
+    def __set_name__(self, owner: type[EnvBase], name: str) -> None:
+        self.name = name
 
     @overload
-    def __get__(self, env: None, owner: type[EnvBase]) -> FullSpec: ...
+    def __get__(self, env: None, owner: type[EnvBase]) -> FullSpecAttribute: ...
     @overload
     def __get__(self, env: EnvBase, owner: type[EnvBase]) -> Composite: ...
-    def __get__(self, env: EnvBase | None, owner: type[EnvBase]) -> FullSpec | Composite:
+    def __get__(self, env: EnvBase | None, owner: type[EnvBase]) -> FullSpecAttribute | Composite:
         return self if env is None else env._spec_of(self.kind)
 
     def __set__(self, env: EnvBase, spec: TensorSpec) -> None:
         if not isinstance(spec, Composite):
-            raise TypeError(f"full_{self.kind}_spec: got {type(spec).__name__}, expected a Composite")
+            raise TypeError(f"{self.name}: got {type(spec).__name__}, expected a Composite")
         if spec.shape != env.batch_size:
             raise ValueError(
-                f"{self.kind}_spec: got batch shape {[*spec.shape]}, expected the env's batch size {[*env.batch_size]}"
+                f"{self.name}: got batch shape {[*spec.shape]}, expected the env's batch size {[*env.batch_size]}"
             )
         env._store_spec(self.kind, spec)
 
 
-class LeafSpec(FullSpec):
+class LeafSpecAttribute(FullSpecAttribute):
     """The same spec, shown and taken as a leaf where the env has just the one at the usual key."""
 
+    form = "as a leaf where it is the only one and stands at the usual key, else as a ``Composite``"
+
     @overload  # type: ignore[override]
-    def __get__(self, env: None, owner: type[EnvBase]) -> LeafSpec: ...
+    def __get__(self, env: None, owner: type[EnvBase]) -> LeafSpecAttribute: ...
     @overload
     def __get__(self, env: EnvBase, owner: type[EnvBase]) -> TensorSpec: ...
-    def __get__(self, env: EnvBase | None, owner: type[EnvBase]) -> LeafSpec | TensorSpec:
+    def __get__(self, env: EnvBase | None, owner: type[EnvBase]) -> LeafSpecAttribute | TensorSpec:
         if env is None:
             return self
         full = env._spec_of(self.kind)
@@ -54,7 +62,7 @@ class LeafSpec(FullSpec):
         if not isinstance(spec, Composite):
             if spec.shape[: env.ndim] != env.batch_size:
                 raise ValueError(
-                    f"{self.kind}_spec: got shape {[*spec.shape]}, expected it to begin with the env's batch size "
+                    f"{self.name}: got shape {[*spec.shape]}, expected it to begin with the env's batch size "
                     f"{[*env.batch_size]}"
                 )
             entries: dict[Any, Any] = {self.kind: spec}

@@ -85,6 +85,7 @@ class Assembler:
     Args:
         keys: the leaves' keys, in the order in which their tensors will be given.
         batch_size, device: those of the TensorDict and of the ones nested in it.
+        groups: keys of nested TensorDicts that are there even if they are empty.
 
     Example:
         >>> assemble = Assembler([("pixels",), ("joints", "speed")], torch.Size([2]), None)
@@ -93,7 +94,13 @@ class Assembler:
         tensor([1., 1.])
     """
 
-    def __init__(self, keys: Iterable[Key], batch_size: torch.Size, device: torch.device | None):
+    def __init__(
+        self,
+        keys: Iterable[Key],
+        batch_size: torch.Size,
+        device: torch.device | None,
+        groups: Iterable[Key] = (),
+    ):
         self.keys = tuple(keys)
         self.batch_size = batch_size
         self.device = device
@@ -103,7 +110,12 @@ class Assembler:
             for part in key[:-1]:
                 group = group.setdefault(part, {})
             group[key[-1]] = position
-        self._names = [key[0] for key in self.keys] if all(len(key) == 1 for key in self.keys) else None
+        for key in groups:
+            group = self._tree
+            for part in key:
+                group = group.setdefault(part, {})
+        flat = all(isinstance(part, int) for part in self._tree.values())
+        self._names = [key[0] for key in self.keys] if flat else None
 
     def __call__(self, tensors: Sequence[Any]) -> TensorDict:
         """The TensorDict of these tensors, one a key."""

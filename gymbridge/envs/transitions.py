@@ -6,9 +6,10 @@ from typing import TypeAlias
 
 from tensordict import TensorDictBase
 
-from gymbridge.envs.tensordicts import entry, fill, leaf_paths, put_entry
+from gymbridge.envs.tensordicts import entry, fill, leaf_paths, own, put_entry, tensordict_of
+from gymbridge.specs import Composite
 
-__all__ = ["put_first", "put_next", "step_mdp"]
+__all__ = ["NextRoot", "put_first", "put_next", "step_mdp"]
 
 NestedKey: TypeAlias = str | tuple[str, ...]
 
@@ -56,7 +57,11 @@ def step_mdp(
     Returns:
         A TensorDict with the batch size of the one given, sharing its tensors.
 
-    The function and its arguments are those of TorchRL's ``step_mdp``.
+    Raises:
+        KeyError: there is no ``"next"``.
+
+    The function and its arguments are those of TorchRL's ``step_mdp``, but for ``done_keys``, which there is ``"done"``
+    alone.
 
     Example:
         >>> import torch
@@ -69,7 +74,7 @@ def step_mdp(
     rewards, actions = _keys(reward_keys), _keys(action_keys)
     dones = _keys(["done", "terminated", "truncated"] if done_keys is None else done_keys)
     out = tensordict.empty() if next_tensordict is None else next_tensordict
-    following = tensordict.get("next")
+    following = _next_of(tensordict)
     dropped = (rewards if exclude_reward else set()) | (dones if exclude_done else set())
     moved = [key for key in leaf_paths(following) if key not in dropped]
     for key in leaf_paths(tensordict):
@@ -81,6 +86,75 @@ def step_mdp(
     for key in moved:
         out.set(key, following.get(key))
     return out
+
+
+def _next_of(tensordict: TensorDictBase) -> TensorDictBase:
+    following: TensorDictBase | None = entry(tensordict, "next")
+    if following is None:
+        raise KeyError(f"next: missing, expected what a step returned; got keys {[*tensordict.keys()]}")
+    return following
+
+
+class NextRoot:
+    """Makes the root of an env's next step, with what depends on its specs worked out once.
+
+    Args:
+        observations, actions, rewards, flags: the env's specs.
+
+    What stands under ``"next"`` goes to the root but for the rewards. Of the root itself, what the env has nothing to
+    say about stays, and masks and actions go.
+    """
+
+    def __init__(self, observations: Composite, actions: Composite, rewards: Composite, flags: Composite):
+        self._names = (*observations.keys(), *flags.keys())
+        self._empty = frozenset(
+            name
+            for name, part in observations.items()
+            if isinstance(part, Composite) and not [*part.keys(include_nested=True, leaves_only=True)]
+        )
+        self._groups = frozenset(
+            name for spec in (observations, actions) for name, part in spec.items() if isinstance(part, Composite)
+        )
+        self._left_out = frozenset(actions.keys(True, True)) | frozenset(rewards.keys(True, True))
+        self._not_carried = frozenset(
+            {"next", "_step", "_reset", "_failed"}
+            | {*observations.keys(), *actions.keys(), *rewards.keys(), *flags.keys()}
+        )
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """The root after a step; what comes from ``"next"`` is copied.
+
+        Raises:
+            KeyError: there is no ``"next"``, or an observation or flag is not in it.
+        """
+        following = _next_of(tensordict)
+        entries = {}
+        for name in self._names:
+            value = entry(following, name)
+            if value is None and name in self._empty:
+                continue
+            if value is None:
+                raise KeyError(f"next.{name}: missing, expected what a step returned; got {[*following.keys()]}")
+            entries[name] = value.clone()  # a policy that changes the root in place leaves ``next`` as it was
+        root = tensordict_of(entries, tensordict.batch_size, following.device)
+        self.carry(following, root)
+        self.carry(tensordict, root)
+        return root
+
+    def carry(self, source: TensorDictBase, root: TensorDictBase) -> None:
+        """Takes over into the root what the env has nothing to say about and is not there yet."""
+        for name in source.keys():
+            in_group = name in self._groups
+            if name in self._not_carried and not in_group:
+                continue
+            value = source.get(name)
+            if not in_group and entry(root, name) is None:
+                root.set(name, own(value))
+            elif isinstance(value, TensorDictBase):
+                for key in leaf_paths(value):
+                    path = (name, *key)
+                    if path not in self._left_out and root.get(path, None) is None:
+                        root.set(path, value.get(key))
 
 
 def _keys(keys: NestedKey | list[NestedKey]) -> set[tuple[str, ...]]:

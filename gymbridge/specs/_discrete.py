@@ -329,8 +329,8 @@ class OneHot(_OneHotChoice):
         shape: ShapeLike | None = None,
         device: DeviceLike = None,
         dtype: DtypeLike = torch.bool,
-        mask: Any = None,
         *,
+        mask: Any = None,
         start: int = 0,
         categorical_dtype: DtypeLike = torch.int64,
     ):
@@ -378,8 +378,8 @@ class MultiOneHot(_OneHotChoice):
         shape: ShapeLike | None = None,
         device: DeviceLike = None,
         dtype: DtypeLike = torch.bool,
-        mask: Any = None,
         *,
+        mask: Any = None,
         start: Any = 0,
         categorical_dtype: DtypeLike = torch.int64,
     ):

@@ -217,7 +217,7 @@ class LeafSpec(TensorSpec):
 
     def _expand(self, batch: torch.Size) -> Self:
         dims, sizes = len(self._batch_shape), concrete(batch)
-        return self._mapped(lambda tensor: tensor.expand(*sizes, *tensor.shape[dims:]), batch)
+        return self._mapped(lambda tensor: tensor.expand((*sizes, *tensor.shape[dims:])), batch)
 
     def _squeeze(self, dims: tuple[int, ...]) -> Self:
         batch = torch.Size([size for dim, size in enumerate(self._batch_shape) if dim not in dims])
@@ -229,7 +229,7 @@ class LeafSpec(TensorSpec):
 
     def _reshape(self, batch: torch.Size) -> Self:
         dims = len(self._batch_shape)
-        return self._mapped(lambda tensor: tensor.reshape(*batch, *tensor.shape[dims:]), batch)
+        return self._mapped(lambda tensor: tensor.reshape((*batch, *tensor.shape[dims:])), batch)
 
     def _index(self, index: Index) -> Self:
         indexing = Indexing(index, self._batch_shape)

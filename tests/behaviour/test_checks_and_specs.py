@@ -307,13 +307,13 @@ def test_an_action_spec_can_be_set_to_itself(engine: Engine) -> None:
 
 @pytest.mark.parametrize("kind", ["observation", "action", "reward", "done", "state"])
 def test_a_spec_of_another_batch_size_is_refused(kind: str) -> None:
-    with pytest.raises(ValueError, match=rf"{kind}_spec: got batch shape \[3\], expected .* \[2\]"):
+    with pytest.raises(ValueError, match=rf"full_{kind}_spec: got batch shape \[3\], expected .* \[2\]"):
         setattr(Own(), f"full_{kind}_spec", Composite(shape=torch.Size([3])))
     if kind in ("action", "reward"):
         with pytest.raises(ValueError, match=rf"{kind}_spec: got shape \[3, 1\], expected .* \[2\]"):
             setattr(Own(), f"{kind}_spec", Unbounded((3, 1)))
     else:
-        with pytest.raises(TypeError, match=rf"full_{kind}_spec: got Unbounded, expected a Composite"):
+        with pytest.raises(TypeError, match=rf"{kind}_spec: got Unbounded, expected a Composite"):
             setattr(Own(), f"{kind}_spec", Unbounded((2, 1)))
 
 

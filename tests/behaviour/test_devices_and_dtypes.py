@@ -46,7 +46,7 @@ def test_float64_rewards_lose_nothing(engine: Engine) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, float, "float32"], ids=str)
 def test_another_dtype_of_rewards_is_refused(engine: Engine, dtype: Any) -> None:
-    with pytest.raises(TypeError, match=r"reward_dtype: got .* expected a floating torch.dtype"):
+    with pytest.raises(TypeError, match=r"reward_dtype: got .*, expected one of"):
         engine.make(CountingEnv, reward_dtype=dtype).reset()
 
 

@@ -230,11 +230,11 @@ def test_a_maker_that_raises_closes_the_envs_made_before() -> None:
 
 def test_one_env_object_twice_is_refused() -> None:
     shared = CountingEnv()
-    for maker in (lambda: shared, lambda: GymEnv(shared)):
-        with pytest.raises(ValueError, match="the maker of env 1 gave an env that another maker gave too"):
+    for maker in (lambda: shared, lambda: GymEnv(shared), lambda: gym.wrappers.TimeLimit(shared, 100)):
+        with pytest.raises(ValueError, match="the makers of envs 0 and 1 gave one and the same env"):
             SerialEnv(2, maker).reset()
     wrapper = GymEnv(CountingEnv)
-    with pytest.raises(ValueError, match="the maker of env 1 gave an env that another maker gave too"):
+    with pytest.raises(ValueError, match="the makers of envs 0 and 1 gave one and the same env"):
         SerialEnv(2, lambda: wrapper).reset()
 
 
@@ -428,7 +428,10 @@ def test_observations_that_do_not_fit_name_env_key_got_and_expected(
 @pytest.mark.parametrize(
     ("outcome", "told"),
     [
-        ((0, 0.0, False, {}), r"step: got a tuple of length 4, expected \(observation, reward, terminated, truncated, info\)"),
+        (
+            (0, 0.0, False, {}),
+            r"step: got a tuple of length 4, expected \(observation, reward, terminated, truncated, info\)",
+        ),
         (7, "step: got 7, expected"),
         ((0, "much", False, False, {}), "reward: got 'much', expected a number"),
         ((0, None, False, False, {}), "reward: got None, expected a number"),

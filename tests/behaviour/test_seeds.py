@@ -130,7 +130,12 @@ def test_the_last_seed_given_counts_and_none_takes_it_back(engine: Engine) -> No
 def test_a_seed_in_the_call_wins(engine: Engine) -> None:
     env = engine.make(Draws)
     env.set_seed(5)
-    assert seeds_seen(engine, env.reset(seed=3)) == [3] * engine.num_envs
+    if engine.num_envs == 1:
+        assert seeds_seen(engine, env.reset(seed=3)) == [3]
+    else:  # the envs would all be the same
+        with pytest.raises(ValueError, match=r"seed: got 3 for a batch.*set_seed\(seed\)"):
+            env.reset(seed=3)
+        assert seeds_seen(engine, env.reset()) == [5 + row for row in range(engine.num_envs)]
 
 
 def test_a_call_that_is_refused_takes_no_seed(engine: Engine) -> None:

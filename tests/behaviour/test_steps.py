@@ -11,6 +11,7 @@ import torch
 from by_hand import assert_equal
 from engines import Engine
 from gymnasium import spaces
+from gymnasium.error import ResetNeeded
 from tensordict import NonTensorData, TensorDict, TensorDictBase
 from zoo import CountingEnv, DictEnv
 
@@ -170,13 +171,18 @@ def test_a_mask_without_any_env_wakes_nobody(contract: Engine) -> None:
     assert env.step(before.clone())["next", "observation"][..., 1].eq(1).all()  # the first step still
 
 
-def test_masks_before_the_first_reset(contract: Engine) -> None:
-    """An env that was never reset has zeros to show."""
-    env = contract.make(CountingEnv)
-    td = env.reset(TensorDict({"_reset": first_row(contract)}, contract.batch_size))
-    others = ~first_row(contract)
-    assert td["observation"][others].eq(0).all()
-    assert td["observation"][first_row(contract)][..., 2].eq(-1).all()
+def test_a_reset_of_some_before_the_first_of_all(engine: Engine) -> None:
+    """An env that was never reset has nothing to show but what td has."""
+    env = engine.make(CountingEnv)
+    mask = first_row(engine)
+    if mask.all():
+        pytest.skip("no other env")
+    with pytest.raises(ResetNeeded, match=r"_reset leaves out envs \[.*\], which have never been reset"):
+        env.reset(TensorDict({"_reset": mask}, engine.batch_size))
+    shown = torch.full((*engine.batch_size, 4), 5.0)
+    td = env.reset(TensorDict({"_reset": mask, "observation": shown}, engine.batch_size))
+    assert td["observation"][~mask].eq(5).all()
+    assert td["observation"][mask][..., 2].eq(-1).all()
 
 
 def test_an_env_that_is_not_picked_has_no_reward_and_its_own_observation(batch: Engine) -> None:

@@ -312,3 +312,10 @@ def test_an_expanded_spec_is_pickled_once(dtype):
     small, large = Bounded(0, 255, (2, 3), dtype=dtype), Bounded(0, 255, (4, 84, 84), dtype=dtype).expand(8, 4, 84, 84)
     assert len(pickle.dumps(large)) < len(pickle.dumps(small)) + 100
     assert pickle.loads(pickle.dumps(large)) == large
+
+
+@pytest.mark.parametrize("change", ["expand", "reshape"])
+def test_a_spec_without_dims_keeps_its_shape(change: str) -> None:
+    for spec in (Bounded(-1, 1, ()), Unbounded(())):
+        assert getattr(spec, change)(()) == spec
+        assert getattr(spec, change)() == spec

@@ -21,6 +21,7 @@ HEAVY = {"torch", "tensordict"}
 NEEDS_TORCH = (
     "gymbridge.batched",
     "gymbridge.envs",
+    "gymbridge.reward_dtypes",
     "gymbridge.spaces.actions",
     "gymbridge.spaces.conversion",
     "gymbridge.spaces.leaves",

@@ -18,11 +18,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from gymbridge.engine.calls import OneCallAtATime, exclusive
-from gymbridge.engine.codes import Op, RowState, Source
+from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.conform import snapshot_of_object
 from gymbridge.engine.failures import fail_rows, raise_env_error
 from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
 from gymbridge.engine.host import NOTHING, Engine, Report
+from gymbridge.engine.reader import BlockReader
 from gymbridge.spaces.naming import action_tree, observation_tree
 from gymbridge.vector.actions import ActionRows, array_of_tensor
 from gymbridge.vector.autoreset import Autoreset
@@ -94,15 +95,12 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         self._engine.allocate()
         block = self._engine.block
         self._state, self._source = block.state, block.source
-        self._next = [block.next[leaf.key] for leaf in self._tree.leaves]
-        self._final = [*zip(self._next, self._tree.leaves, strict=True)]
-        self._root = [block.root[leaf.key] for leaf in self._tree.leaves]
-        self._reward = block.next["reward",]
-        self._terminated = block.next["terminated",]
-        self._truncated = block.next["truncated",]
-        self._all_in_next = bytes([Source.NEXT]) * self.num_envs
-        self._all_in_root = bytes([Source.ROOT]) * self.num_envs
-        self._buffers = None if self.copy else [np.zeros_like(array) for array in self._next]
+        self._reader = BlockReader(block, [leaf.key for leaf in self._tree.leaves])
+        self._all_in_next = self._reader.all_in_next
+        self._final = [*zip(self._reader.next, self._tree.leaves, strict=True)]
+        self._reward = self._reader.reward
+        self._terminated, self._truncated = self._reader.terminated, self._reader.truncated
+        self._buffers = None if self.copy else [np.zeros_like(array) for array in self._reader.next]
         self._no_actions = [None] * self.num_envs
         self._reset_all = bytes([Op.RESET]) * self.num_envs
 
@@ -233,9 +231,7 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         """Hands the result out, or keeps it and raises what an env raised."""
         if not report.errors:
             return result
-        failed = np.zeros(self.num_envs, np.bool_)
-        failed[list(report.errors)] = True
-        result[-1]["_failed"] = failed
+        result[-1]["_failed"] = self._reader.failed(report)
         self._partial = result
         raise_env_error(report.errors)
 
@@ -288,23 +284,7 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
 
     def _observations(self) -> Any:
         """Each row's latest observation, the caller's own unless ``copy=False``."""
-        source = self._source.tobytes()
-        if source == self._all_in_next:
-            arrays, others, rows = self._next, None, None
-        elif source == self._all_in_root:
-            arrays, others, rows = self._root, None, None
-        else:
-            arrays, others = self._next, self._root
-            rows = [row for row, in_root in enumerate(source) if in_root]
-        if self._buffers is None:
-            results = [array.copy() for array in arrays]
-        else:
-            results = self._buffers
-            for result, array in zip(results, arrays, strict=True):
-                np.copyto(result, array)
-        if others is not None:
-            for result, other in zip(results, others, strict=True):
-                result[rows] = other[rows]
+        results: list[Any] = self._reader.latest(self._buffers)
         if self._objects:
             results = self._with_tuples(results)
         return self._tree.unflatten(self._output.observation(results))

@@ -287,7 +287,8 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         results: list[Any] = self._reader.latest(self._buffers)
         if self._objects:
             results = self._with_tuples(results)
-        return self._tree.unflatten(self._output.observation(results))
+        parts = self._output.observation(results)
+        return parts[0] if self._tree.is_leaf else self._tree.unflatten(parts)
 
     def _with_tuples(self, arrays: Sequence[Any]) -> list[Any]:
         """The arrays, and in place of one of objects a tuple, with copies of them unless ``copy=False``."""

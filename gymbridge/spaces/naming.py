@@ -30,6 +30,7 @@ __all__ = [
     "dict_items",
     "no_translation",
     "observation_tree",
+    "outline",
     "place_name",
     "register_leaf",
     "root_key",
@@ -143,7 +144,7 @@ class _GroupNode(_Node):
             except (KeyError, IndexError, TypeError) as error:
                 raise KeyError(
                     f"{place_name(self.key)} lacks the item {position!r}: "
-                    f"got {_outline(sample)}, expected items {[position for position, _ in self.items]}"
+                    f"got {outline(sample)}, expected items {[position for position, _ in self.items]}"
                 ) from error
             node.flatten(part, out)
 
@@ -158,7 +159,7 @@ class _TupleNode(_GroupNode):
         return tuple(node.unflatten(values) for _, node in self.items)
 
 
-def _outline(sample: Any) -> str:
+def outline(sample: Any) -> str:
     """A sample in few words: keys and lengths rather than values."""
     if isinstance(sample, dict):
         return f"a dict with keys {list(sample)}"

@@ -83,7 +83,7 @@ def _info_faults(info: Any) -> Iterator[str]:
 
 
 def _observation_faults(env: gym.Env[Any, Any], observation: Any) -> Iterator[str]:
-    leaves = iter(observation_tree(env.observation_space).leaves)
+    leaves = iter(observation_tree(env.observation_space, arrays_only=False).leaves)
 
     def walk(space: spaces.Space[Any], value: Any, name: str) -> Iterator[str]:
         if isinstance(space, spaces.Dict):
@@ -105,7 +105,7 @@ def _observation_faults(env: gym.Env[Any, Any], observation: Any) -> Iterator[st
             if key in value:
                 yield from walk(part, value[key], f"{name}.{key}")
             else:
-                for _ in observation_tree(part).leaves:
+                for _ in observation_tree(part, arrays_only=False).leaves:
                     next(leaves)
                 if is_group:
                     yield f"{name}: lacks the item {key!r}, expected {[*parts]}"
@@ -114,6 +114,10 @@ def _observation_faults(env: gym.Env[Any, Any], observation: Any) -> Iterator[st
 
 
 def _leaf_faults(leaf: Any, value: Any) -> Iterator[str]:
+    if not leaf.is_array:
+        if not leaf.space.contains(value):
+            yield f"{leaf.name}: got {value!r}, expected a value of {leaf.space}"
+        return
     if isinstance(value, (np.ndarray, np.generic)) and not isinstance(leaf.space, spaces.Discrete):
         if value.shape != leaf.shape:
             yield f"{leaf.name}: got shape {value.shape}, expected {leaf.shape}"

@@ -18,16 +18,18 @@ from tensordict import TensorDict, TensorDictBase
 
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.failures import raise_env_error
-from gymbridge.engine.gym_host import GymHostOptions
+from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
 from gymbridge.engine.host import NOTHING, Report
 from gymbridge.engine.local import LocalEngine
 from gymbridge.envs.action_rows import TensorDictActionRows
 from gymbridge.envs.base import FLAGS, require_like
 from gymbridge.envs.info_specs import info_leaves
+from gymbridge.envs.object_entries import ObjectEntries
 from gymbridge.envs.tensordicts import Assembler, entry
 from gymbridge.envs.transitions import put_first, put_next
 from gymbridge.reward_dtypes import block_dtype_of_reward
 from gymbridge.spaces.conversion import observation_spec, space_to_spec
+from gymbridge.spaces.naming import observation_tree
 from gymbridge.specs import Composite, Unbounded
 
 __all__ = ["EngineFace", "FaceOptions"]
@@ -113,6 +115,7 @@ class EngineFace:
         groups = _groups(self.observation_spec)
         self._assemble_next = Assembler([*self._keys, ("reward",), *flags], batch_size, device, groups)
         self._assemble_root = Assembler([*self._keys, *flags], batch_size, device, groups)
+        self._objects = _object_entries(env, self.observation_spec, batch_size, device)
         self._moves = device is not None and device.type != "cpu"
         self._reward_dtype = reward_dtype if reward_dtype is torch.bfloat16 else None
 
@@ -227,7 +230,7 @@ class EngineFace:
         if untouched is not None:
             self._put_own(arrays, tensordict, untouched)
             for position in self._infos:
-                arrays[position][untouched] = 0
+                arrays[position][untouched] = None if arrays[position].dtype.hasobject else 0
             reward[untouched] = 0
             self._put_own_flags((done, terminated, truncated), tensordict, untouched)
         tensors = self._tensors([*arrays, reward, done, terminated, truncated])
@@ -276,7 +279,9 @@ class EngineFace:
         latest: list[Array] | None = None
         for position, key in enumerate(self._keys):
             own = None if tensordict is None else tensordict.get(key, None)
-            if own is None or own.shape != arrays[position].shape:
+            if own is not None and position in self._objects:
+                arrays[position][rows] = self._objects[position].array(own)[rows]
+            elif own is None or own.shape != arrays[position].shape:
                 latest = latest or self._latest()
                 arrays[position][rows] = latest[position][rows]
             else:
@@ -294,9 +299,29 @@ class EngineFace:
             else:
                 flag[rows] = own.detach().cpu().numpy()[rows]
 
-    def _tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
+    def _tensors(self, arrays: Sequence[Array]) -> list[Any]:
+        if self._objects:
+            return [
+                self._objects[position].entry(array)
+                if position in self._objects
+                else torch.from_numpy(array).to(self._device or "cpu")
+                for position, array in enumerate(arrays)
+            ]
         tensors = [torch.from_numpy(array) for array in arrays]
         return [tensor.to(self._device) for tensor in tensors] if self._moves else tensors
+
+
+def _object_entries(
+    env: GymEnvDescription, batched: Composite, batch_size: torch.Size, device: torch.device | None
+) -> dict[int, ObjectEntries]:
+    """Position of a leaf of objects among the env's leaves -> what turns them into entries."""
+    spaces = {leaf.key: leaf for leaf in observation_tree(env.observation_space, arrays_only=False).leaves}
+    single = observation_spec(env.observation_space, device=device)
+    return {
+        position: ObjectEntries(spaces[leaf.key], single[leaf.key], batched[leaf.key], batch_size)
+        for position, leaf in enumerate(env.root_leaves)
+        if leaf.key in spaces and not spaces[leaf.key].is_array
+    }
 
 
 def _groups(spec: Composite) -> list[Key]:

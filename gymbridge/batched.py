@@ -11,7 +11,9 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from gymbridge.engine.gym_host import close_all
+from gymbridge.engine.calls import exclusive
+from gymbridge.engine.gym_host import GymEnvDescription, close_all
+from gymbridge.engine.host import Engine
 from gymbridge.engine.local import LocalEngine, make_all
 from gymbridge.envs.base import DeviceLike
 from gymbridge.envs.engine_env import EngineEnv
@@ -75,6 +77,7 @@ class BatchedEnvBase(EngineEnv):
             _ = self._face
         return self._device
 
+    @exclusive
     def start(self) -> Self:
         """Starts the envs now instead of at the first use; returns the env.
 
@@ -131,7 +134,7 @@ class SerialEnv(BatchedEnvBase):
         made = make_all(self._makers, gym.Env, GymEnv)
         try:
             envs, options = self._unwrapped(made)
-            engine = LocalEngine([lambda env=env: env for env in envs], options.host)  # type: ignore[misc]
+            engine = LocalEngine(envs, options.host)
             _require_one_kind(engine)
             engine.allocate()
             return EngineFace(engine, self.batch_size, self._device, options)
@@ -169,7 +172,7 @@ def _kind(env: Any) -> str:
     return f"a GymEnv with {env.options}" if isinstance(env, GymEnv) else f"a {type(env).__name__}"
 
 
-def _require_one_kind(engine: LocalEngine) -> None:
+def _require_one_kind(engine: Engine[GymEnvDescription]) -> None:
     """Refuses envs whose spaces are not those of env 0."""
     first = engine.descriptions[0]
     for index, env in enumerate(engine.descriptions):

@@ -16,9 +16,11 @@ One round, as :meth:`LocalEngine.run <gymbridge.engine.local.LocalEngine.run>` d
 - :mod:`~gymbridge.engine.codes`: the op codes, row states and sources, one byte a row.
 - :mod:`~gymbridge.engine.layout` and :mod:`~gymbridge.engine.block`: where each leaf lies, and the memory.
 - :mod:`~gymbridge.engine.host`: what an engine asks of the thing that runs envs; :mod:`~gymbridge.engine.gym_host` runs
-  gymnasium envs, checking what they return with :mod:`~gymbridge.engine.conform`; :mod:`~gymbridge.engine.contract`
-  looks for all that is wrong with an env at once.
+  gymnasium envs, checking what they return with :mod:`~gymbridge.engine.conform` and writing it with
+  :mod:`~gymbridge.engine.rows`; :mod:`~gymbridge.engine.contract` looks for all that is wrong with an env at once.
 - :mod:`~gymbridge.engine.local`: the engine whose host is in this process.
+- :mod:`~gymbridge.engine.reader`: how a front reads the block.
+- :mod:`~gymbridge.engine.calls`: refuses a call while another of the same front is under way.
 - :mod:`~gymbridge.engine.failures`: from the errors of a round to the exception that the caller sees.
 """
 

@@ -28,7 +28,7 @@ class RowState(IntEnum):
     ENDED = 1
     """Its episode ended and it has not been reset since."""
     FAILED = 2
-    """It raised, and has not been reset since."""
+    """It raised, or was in a call that an interrupt ended, and has not been reset since."""
     NEW = 3
     """Never reset."""
 

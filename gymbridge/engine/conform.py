@@ -11,6 +11,7 @@ Two policies, both refusing what does not fit by name instead of bending it:
 from __future__ import annotations
 
 import copy
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ from gymnasium.spaces import Discrete
 from gymbridge.errors import EnvOutputError
 from gymbridge.spaces.naming import SpaceLeaf
 
-__all__ = ["Check", "Conform", "casting", "exact", "snapshot_of_object"]
+__all__ = ["Check", "Conform", "as_array", "casting", "exact", "flag", "snapshot_of_object"]
 
 Check = Callable[[Any], Any]
 """Gives a value in a form that numpy assigns to the leaf's row unchanged, or raises ``EnvOutputError``."""
@@ -79,7 +80,7 @@ def casting(leaf: SpaceLeaf) -> Check:
     def check(value: Any) -> Any:
         if type(value) is int and shape == () and low <= value <= high:
             return value
-        array = np.asarray(value)
+        array = as_array(name, value, f"an array of shape {shape} and {dtype}")
         if array.shape != shape:
             raise EnvOutputError(f"{name}: got shape {array.shape}, expected {shape}")
         if np.can_cast(array.dtype, dtype, "same_kind"):
@@ -104,6 +105,51 @@ def snapshot_of_object(value: Any) -> Any:
     return value if isinstance(value, _IMMUTABLE) else copy.deepcopy(value)
 
 
+def as_array(name: str, value: Any, expected: str) -> np.ndarray[Any, Any]:
+    """A value as an array of numbers; an array of anything else as it is.
+
+    Raises:
+        EnvOutputError: something that numpy makes no numbers of: None, a dict, a ragged list, a tensor with a gradient.
+
+    Example:
+        >>> as_array("position", [[1], [2, 3]], "an array of shape (2, 2)")
+        Traceback (most recent call last):
+        gymbridge.errors.EnvOutputError: position: got [[1], [2, 3]] of type list, expected an array of shape (2, 2)
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    cause = None
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind in "biufc":
+            return array
+    except Exception as error:
+        cause = error
+    raise EnvOutputError(
+        f"{name}: got {reprlib.repr(value)} of type {type(value).__name__}, expected {expected}"
+    ) from cause
+
+
+def flag(name: str, value: Any) -> bool:
+    """An end-of-episode flag: a bool, an integer, or an array with one of these.
+
+    Raises:
+        EnvOutputError: anything else, since the truth of a list, a string or NaN says nothing of an episode.
+
+    Example:
+        >>> flag("terminated", np.True_)
+        True
+        >>> flag("terminated", [False])
+        Traceback (most recent call last):
+        gymbridge.errors.EnvOutputError: terminated: got [False] of type list, expected a bool
+    """
+    if isinstance(value, (bool, np.bool_, int, np.integer)):
+        return bool(value)
+    if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biu":
+        return bool(value.item())
+    raise EnvOutputError(f"{name}: got {reprlib.repr(value)} of type {type(value).__name__}, expected a bool")
+
+
 _IMMUTABLE = (str, bytes, int, float, complex, type(None))
 
 
@@ -113,7 +159,7 @@ def _integer(leaf: SpaceLeaf) -> Check:
     def check(value: Any) -> Any:
         if type(value) is int and low <= value <= high:
             return value
-        array = np.asarray(value)
+        array = as_array(leaf.name, value, "an integer")
         if array.shape != () or array.dtype.kind not in "iub":
             raise EnvOutputError(f"{leaf.name}: got {value!r}, expected an integer")
         return _without_loss(array, leaf, value)

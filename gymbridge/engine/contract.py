@@ -9,9 +9,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from gymbridge.engine.conform import exact
+from gymbridge.engine.conform import exact, flag
 from gymbridge.errors import EnvOutputError
-from gymbridge.spaces.naming import observation_tree
+from gymbridge.spaces.naming import observation_tree, outline
 
 __all__ = ["env_faults"]
 
@@ -50,14 +50,24 @@ def env_faults(env: gym.Env[Any, Any], num_steps: int, seed: int | None) -> list
         outcome = env.step(env.action_space.sample())
         for fault in _step_faults(env, outcome):
             faults.setdefault(f"step: {fault}")
-        if not (isinstance(outcome, tuple) and len(outcome) == 5) or np.any(outcome[2]) or np.any(outcome[3]):
+        if _has_ended(outcome):
             reset()
     return list(faults)
 
 
+def _has_ended(outcome: Any) -> bool:
+    """Whether the env has to be reset: also where what it returned does not say."""
+    if not (isinstance(outcome, tuple) and len(outcome) == 5):
+        return True
+    try:
+        return flag("terminated", outcome[2]) or flag("truncated", outcome[3])
+    except EnvOutputError:
+        return True
+
+
 def _reset_faults(env: gym.Env[Any, Any], result: Any) -> Iterator[str]:
     if not (isinstance(result, tuple) and len(result) == 2):
-        yield f"got {_outline(result)}, expected (observation, info)"
+        yield f"got {outline(result)}, expected (observation, info)"
         return
     yield from _observation_faults(env, result[0])
     yield from _info_faults(result[1])
@@ -65,15 +75,17 @@ def _reset_faults(env: gym.Env[Any, Any], result: Any) -> Iterator[str]:
 
 def _step_faults(env: gym.Env[Any, Any], outcome: Any) -> Iterator[str]:
     if not (isinstance(outcome, tuple) and len(outcome) == 5):
-        yield f"got {_outline(outcome)}, expected (observation, reward, terminated, truncated, info)"
+        yield f"got {outline(outcome)}, expected (observation, reward, terminated, truncated, info)"
         return
     observation, reward, terminated, truncated, info = outcome
     yield from _observation_faults(env, observation)
     if np.ndim(reward) or np.asarray(reward).dtype.kind not in "biuf":
         yield f"reward: got {reward!r}, expected a number"
-    for name, flag in (("terminated", terminated), ("truncated", truncated)):
-        if not isinstance(flag, (bool, np.bool_, int, np.integer)):
-            yield f"{name}: got {flag!r}, expected a bool"
+    for name, value in (("terminated", terminated), ("truncated", truncated)):
+        try:
+            flag(name, value)
+        except EnvOutputError as error:
+            yield str(error)
     yield from _info_faults(info)
 
 
@@ -83,7 +95,7 @@ def _info_faults(info: Any) -> Iterator[str]:
 
 
 def _observation_faults(env: gym.Env[Any, Any], observation: Any) -> Iterator[str]:
-    leaves = iter(observation_tree(env.observation_space, arrays_only=False).leaves)
+    leaves = iter(observation_tree(env.observation_space).leaves)
 
     def walk(space: spaces.Space[Any], value: Any, name: str) -> Iterator[str]:
         if isinstance(space, spaces.Dict):
@@ -105,7 +117,7 @@ def _observation_faults(env: gym.Env[Any, Any], observation: Any) -> Iterator[st
             if key in value:
                 yield from walk(part, value[key], f"{name}.{key}")
             else:
-                for _ in observation_tree(part, arrays_only=False).leaves:
+                for _ in observation_tree(part).leaves:
                     next(leaves)
                 if is_group:
                     yield f"{name}: lacks the item {key!r}, expected {[*parts]}"
@@ -132,7 +144,3 @@ def _leaf_faults(leaf: Any, value: Any) -> Iterator[str]:
         return
     if not leaf.space.contains(checked[()] if isinstance(leaf.space, spaces.Discrete) else checked):
         yield f"{leaf.name}: out of domain: got {value!r}, expected a value of {leaf.space}"
-
-
-def _outline(result: Any) -> str:
-    return f"a tuple of {len(result)}" if isinstance(result, tuple) else repr(result)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import NoReturn
 
+from gymbridge.engine.codes import RowState
 from gymbridge.errors import EnvOutputError
 
-__all__ = ["raise_env_error"]
+__all__ = ["fail_rows", "raise_env_error", "why_not_stepped"]
 
 
 def raise_env_error(errors: Mapping[int, Exception]) -> NoReturn:
@@ -19,14 +21,54 @@ def raise_env_error(errors: Mapping[int, Exception]) -> NoReturn:
     """
     row = min(errors)
     error = errors[row]
-    if type(error) is EnvOutputError:
+    if type(error) is EnvOutputError and not str(error).startswith(f"env {row}: "):
         error.args = (f"env {row}: {error}",)
     others = sorted(set(errors) - {row})
     note = f"raised by env {row}" + (f"; envs {others} failed in the same call" if others else "")
-    try:
+    with suppress(Exception):  # whatever its type does to those who set an attribute, the env's own error comes out
         error.env_index = row  # type: ignore[attr-defined]
-        if hasattr(error, "add_note"):
+    with suppress(Exception):
+        if note not in getattr(error, "__notes__", ()):  # an env may raise one object again and again
             error.add_note(note)
-    except (AttributeError, TypeError):
-        pass
     raise error
+
+
+def fail_rows(states: memoryview, ops: bytes) -> None:
+    """Marks the rows that a round has touched as failed, since what they did never reaches the caller.
+
+    Args:
+        states: the block's, one :class:`~gymbridge.engine.codes.RowState` a row; changed in place.
+        ops: one :class:`~gymbridge.engine.codes.Op` a row, of the first rows or of all.
+
+    Example:
+        >>> from gymbridge.engine.codes import Op
+        >>> states = memoryview(bytearray([RowState.RUNNING] * 3))
+        >>> fail_rows(states, bytes([Op.STEP, Op.IDLE]))
+        >>> [RowState(state).name for state in states]
+        ['FAILED', 'RUNNING', 'RUNNING']
+    """
+    for row, op in enumerate(ops):
+        if op:
+            states[row] = RowState.FAILED
+
+
+_WHY = {
+    RowState.NEW: "have not been reset yet",
+    RowState.ENDED: "ended their episode",
+    RowState.FAILED: "raised an error in an earlier call or were interrupted in it",
+}
+
+
+def why_not_stepped(states: bytes, rows: Collection[int]) -> str:
+    """Why rows cannot be stepped before a reset, in words that name them.
+
+    Args:
+        states: one :class:`~gymbridge.engine.codes.RowState` a row.
+        rows: those that cannot be stepped.
+
+    Example:
+        >>> why_not_stepped(bytes([RowState.ENDED, RowState.RUNNING, RowState.NEW]), [0, 2])
+        'envs [2] have not been reset yet; envs [0] ended their episode'
+    """
+    by_reason = ((reason, [row for row in rows if states[row] == state]) for state, reason in _WHY.items())
+    return "; ".join(f"envs {named} {reason}" for reason, named in by_reason if named)

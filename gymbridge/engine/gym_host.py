@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import numpy.typing as npt
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
-from gymbridge.engine.conform import Conform, casting, exact
+from gymbridge.engine.conform import Conform, casting, exact, flag
 from gymbridge.engine.contract import env_faults
+from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.host import NOTHING, Report
 from gymbridge.engine.layout import Leaf
+from gymbridge.engine.rows import NumbersOnly, SectionRows, info_entries, row_views, snapshot
 from gymbridge.errors import EnvOutputError
-from gymbridge.spaces.naming import SpaceTree, action_tree, observation_tree
+from gymbridge.spaces.naming import action_tree, observation_tree, outline
 
 __all__ = ["GymEnvDescription", "GymHost", "GymHostOptions", "close_all"]
 
@@ -62,19 +63,23 @@ class GymEnvDescription:
     action_space: gym.Space[Any]
     metadata: dict[str, Any]
     render_mode: str | None
-    spec: Any
     options: GymHostOptions
+
+    @classmethod
+    def of(cls, env: gym.Env[Any, Any], options: GymHostOptions) -> GymEnvDescription:
+        """What an env says of itself."""
+        return cls(env.observation_space, env.action_space, dict(env.metadata), env.render_mode, options)
 
     @property
     def input_leaves(self) -> tuple[Leaf, ...]:
         """The action."""
-        tree = action_tree(self.action_space, arrays_only=False)
+        tree = action_tree(self.action_space)
         return tuple(Leaf(leaf.key, leaf.shape, leaf.dtype) for leaf in tree.leaves)
 
     @property
     def root_leaves(self) -> tuple[Leaf, ...]:
         """The observation and, if they are to be leaves, the infos with a mask of those present."""
-        tree = observation_tree(self.observation_space, arrays_only=False)
+        tree = observation_tree(self.observation_space)
         observation = [Leaf(leaf.key, leaf.shape, leaf.dtype) for leaf in tree.leaves]
         infos = [
             part
@@ -98,92 +103,21 @@ class GymEnvDescription:
         )
 
 
-class _Store:
-    """Observations and infos of one section of the block: checked first, then written, so that no row is half new."""
-
-    def __init__(self, arrays: Mapping[Key, npt.NDArray[Any]], tree: SpaceTree, options: GymHostOptions):
-        self._tree = tree
-        self._checks = [options.conform(leaf) for leaf in tree.leaves]
-        self._put = [_putter(arrays[leaf.key]) for leaf in tree.leaves]
-        self._infos = [
-            (leaf, arrays[("info", *leaf.key)], arrays[("info", "_mask", *leaf.key)]) for leaf in options.info_leaves
-        ]
-
-    def checked(self, observation: Any) -> list[Any]:
-        """The leaves of an observation as ``write`` takes them."""
-        if self._tree.is_leaf:
-            return [self._checks[0](observation)]
-        try:
-            values = self._tree.flatten(observation)
-        except KeyError as error:
-            raise EnvOutputError(f"observation: {error.args[0]}") from error
-        return [check(value) for check, value in zip(self._checks, values, strict=True)]
-
-    def write(self, row: int, values: Sequence[Any]) -> None:
-        """Writes a checked observation."""
-        for put, value in zip(self._put, values, strict=True):
-            put(row, value)
-
-    def checked_info(self, info: Mapping[str, Any]) -> list[npt.NDArray[Any] | None]:
-        """The entries that are leaves, None for one that the info lacks."""
-        return [_info_entry(leaf, info) for leaf, _, _ in self._infos]
-
-    def write_info(self, row: int, values: Sequence[npt.NDArray[Any] | None]) -> None:
-        """Writes the checked entries of an info; one that is None reads zero."""
-        for (_, array, mask), value in zip(self._infos, values, strict=True):
-            array[row] = 0 if value is None else value
-            mask[row] = value is not None
-
-    def no_info(self, row: int) -> None:
-        """Zeroes the entries that are leaves."""
-        for _, array, mask in self._infos:
-            array[row] = 0
-            mask[row] = False
-
-
-def _putter(array: npt.NDArray[Any]) -> Callable[[int, Any], None]:
-    """What writes a row of an array; one of an array of objects is put there whole, also if it is an array itself."""
-    if array.dtype.hasobject:
-        return array.__setitem__
-    rows = row_views(array)
-
-    def put(row: int, value: Any) -> None:
-        rows[row][...] = value
-
-    return put
-
-
-class _NumbersOnly:
-    """Item assignment that takes numbers alone, as a memoryview of floats does, for an array of any dtype."""
-
-    def __init__(self, array: npt.NDArray[Any]):
-        self._array = array
-
-    def __setitem__(self, row: int, value: Any) -> None:
-        if value is None or isinstance(value, (str, bytes)):
-            raise TypeError(f"must be a number, not {type(value).__name__}")
-        self._array[row] = value
-
-
-def row_views(array: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-    """The rows of an array, each a view that can be assigned to whole, also where a row has no dimension."""
-    return [array[row : row + 1].reshape(array.shape[1:]) for row in range(len(array))]
-
-
 class GymHost:
     """Runs gymnasium envs, one a row.
 
     Args:
-        envs: the envs; they are closed by ``close``.
+        envs: the envs, as many as the block has rows; they are closed by ``close``.
         options: how to run them.
+        block: the memory; every row is new, and its first observation will be in ``root``.
 
     Example:
         >>> from gymbridge.engine.codes import Op
         >>> from gymbridge.engine.layout import Layout
-        >>> host = GymHost([gym.make("CartPole-v1") for _ in range(2)], GymHostOptions())
-        >>> env = host.descriptions()[0]
+        >>> envs, options = [gym.make("CartPole-v1") for _ in range(2)], GymHostOptions()
+        >>> env = GymEnvDescription.of(envs[0], options)
         >>> block = Block(Layout(2, input=env.input_leaves, next=env.next_leaves, root=env.root_leaves))
-        >>> host.attach(block)
+        >>> host = GymHost(envs, options, block)
         >>> _ = host.run(bytes([Op.RESET, Op.RESET]), [None, None], [{"seed": 0}, {"seed": 1}])
         >>> _ = host.run(bytes([Op.IDLE, Op.STEP]), [None, 1])
         >>> block.next["reward",]
@@ -191,32 +125,21 @@ class GymHost:
         >>> host.close()
     """
 
-    def __init__(self, envs: Sequence[gym.Env[Any, Any]], options: GymHostOptions):
-        self.envs = list(envs)
+    def __init__(self, envs: Sequence[gym.Env[Any, Any]], options: GymHostOptions, block: Block):
+        self.envs = envs
         self._options = options
         self._known_infos = {
             leaf.key[:length] for leaf in options.info_leaves for length in range(1, len(leaf.key) + 1)
         }
         self._warn_of_unknown_infos = options.warn_of_unknown_infos
 
-    def descriptions(self) -> list[GymEnvDescription]:
-        """One a row."""
-        return [
-            GymEnvDescription(
-                env.observation_space, env.action_space, dict(env.metadata), env.render_mode, env.spec, self._options
-            )
-            for env in self.envs
-        ]
-
-    def attach(self, block: Block) -> None:
-        """Takes the memory; every row is new, and its first observation will be in ``root``."""
         num_rows = len(self.envs)
-        tree = observation_tree(self.envs[0].observation_space, arrays_only=False)
-        self._root = _Store(block.root, tree, self._options)
-        self._next = _Store(block.next, tree, self._options)
+        tree = observation_tree(self.envs[0].observation_space)
+        self._root = SectionRows(block.root, tree, options.conform, options.info_leaves)
+        self._next = SectionRows(block.next, tree, options.conform, options.info_leaves)
         # setting an item of a memoryview costs less than one of an array, and a string is no number to it
         rewards = block.next["reward",]
-        self._reward: Any = memoryview(rewards.data) if rewards.dtype.char in "fd" else _NumbersOnly(rewards)
+        self._reward: Any = memoryview(rewards.data) if rewards.dtype.char in "fd" else NumbersOnly(rewards)
         self._terminated = memoryview(block.next["terminated",].data)
         self._truncated = memoryview(block.next["truncated",].data)
         self._no_flags = memoryview(np.zeros(num_rows, np.bool_).data)
@@ -226,7 +149,6 @@ class GymHost:
         self._source[:] = bytes([Source.ROOT]) * num_rows
         self._all_in_next = bytes([Source.NEXT]) * num_rows
         self._whole_steps = {bytes([op]) * num_rows for op in (Op.STEP, Op.STEP_MAYBE_RESET)}
-        self._steps = [env.step for env in self.envs]
         # one array is by far the most common observation: it has a short way of its own
         self._array_shape: tuple[int, ...] = ()
         self._array_dtype: np.dtype[Any] | None = None
@@ -250,68 +172,77 @@ class GymHost:
             terminations[:] = self._no_flags
             truncations[:] = self._no_flags
         row = -1
-        for op, action, step in zip(ops, actions, self._steps, strict=False):
-            row += 1
-            if not op:
-                continue
-            try:
-                if not usual:
-                    terminations[row] = truncations[row] = False
-                    if op == _RESET:
+        try:
+            for op, action, env in zip(ops, actions, self.envs, strict=False):
+                row += 1
+                if not op:
+                    continue
+                try:
+                    if not usual:
+                        terminations[row] = truncations[row] = False
+                        if op == _RESET:
+                            rewards[row] = 0
+                            self._next.no_info(row)
+                            report = self._reset(row, reset_kwargs[row] if reset_kwargs else {}, report)
+                            continue
+                    result = env.step(action)  # looked up now: users put wrappers and methods in place
+
+                    # all checks come before the first write
+                    try:
+                        observation, reward, terminated, truncated, info = result
+                    except (TypeError, ValueError) as error:
+                        raise EnvOutputError(
+                            f"step: got {outline(result)}, expected (observation, reward, terminated, truncated, info)"
+                        ) from error
+                    goes_on = terminated is False and truncated is False
+                    if not goes_on:
+                        terminated, truncated = flag("terminated", terminated), flag("truncated", truncated)
+                        goes_on = not (terminated or truncated)
+                    as_array = (
+                        type(observation) is _Array
+                        and observation.dtype is array_dtype
+                        and observation.shape == array_shape
+                    )
+                    values = None if as_array else self._next.checked(observation)
+                    if info_leaves:
+                        entries = self._next.checked_info(info)
+                        if self._warn_of_unknown_infos:  # where warnings are errors, this is a check too
+                            self._warn_of_unknown(row, info)
+                    elif collect_infos and (info or type(info) is not dict):
+                        info = snapshot(info)
+                    try:
+                        rewards[row] = reward
+                    except (TypeError, ValueError, OverflowError) as error:
+                        raise EnvOutputError(f"reward: got {reward!r}, expected a number") from error
+
+                    if values is None:
+                        array_rows[row][...] = observation
+                    else:
+                        self._next.write(row, values)
+                    if not usual:
+                        source[row] = _IN_NEXT
+                        self._state[row] = _RUNNING
+                    if info_leaves:
+                        self._next.write_info(row, entries)
+                    elif collect_infos and info:
+                        report = _own(report)
+                        report.step_infos[row] = info
+                    if not goes_on:
+                        terminations[row] = terminated
+                        truncations[row] = truncated
+                        self._state[row] = _ENDED
+                        if op == _STEP_MAYBE_RESET:
+                            report = self._reset(row, reset_kwargs[row] if reset_kwargs else {}, report)
+                except Exception as error:
+                    report = _own(report)
+                    report.errors[row] = error
+                    self._state[row] = _FAILED
+                    if not (terminations[row] or truncations[row]):  # else the step is whole, and it was the reset
                         rewards[row] = 0
                         self._next.no_info(row)
-                        report = self._reset(row, reset_kwargs[row] if reset_kwargs else {}, report)
-                        continue
-                result = step(action)
-
-                # all checks come before the first write
-                try:
-                    observation, reward, terminated, truncated, info = result
-                    goes_on = not (terminated or truncated)
-                except (TypeError, ValueError) as error:
-                    raise _not_an_outcome(result) from error
-                as_array = (
-                    type(observation) is _Array
-                    and observation.dtype is array_dtype
-                    and observation.shape == array_shape
-                )
-                values = None if as_array else self._next.checked(observation)
-                if info_leaves:
-                    entries = self._next.checked_info(info)
-                    if self._warn_of_unknown_infos:  # where warnings are errors, this is a check too
-                        self._warn_of_unknown(row, info)
-                elif collect_infos and (info or type(info) is not dict):
-                    info = snapshot(info)
-                try:
-                    rewards[row] = reward
-                except (TypeError, ValueError, OverflowError) as error:
-                    raise EnvOutputError(f"reward: got {reward!r}, expected a number") from error
-
-                if values is None:
-                    array_rows[row][...] = observation
-                else:
-                    self._next.write(row, values)
-                if not usual:
-                    source[row] = _IN_NEXT
-                    self._state[row] = _RUNNING
-                if info_leaves:
-                    self._next.write_info(row, entries)
-                elif collect_infos and info:
-                    report = _own(report)
-                    report.step_infos[row] = info
-                if not goes_on:
-                    terminations[row] = terminated
-                    truncations[row] = truncated
-                    self._state[row] = _ENDED
-                    if op == _STEP_MAYBE_RESET:
-                        report = self._reset(row, reset_kwargs[row] if reset_kwargs else {}, report)
-            except Exception as error:
-                report = _own(report)
-                report.errors[row] = error
-                self._state[row] = _FAILED
-                if not (terminations[row] or truncations[row]):  # else the step is whole, and it was the reset
-                    rewards[row] = 0
-                    self._next.no_info(row)
+        except BaseException:  # an interrupt: the caller will not see what the rows up to here did
+            fail_rows(self._state, ops[: row + 1])
+            raise
         return report
 
     def _reset(self, row: int, kwargs: Mapping[str, Any], report: Report) -> Report:
@@ -319,7 +250,7 @@ class GymHost:
         try:
             observation, info = result
         except (TypeError, ValueError) as error:
-            raise EnvOutputError(f"reset: got {_outline(result)}, expected (observation, info)") from error
+            raise EnvOutputError(f"reset: got {outline(result)}, expected (observation, info)") from error
         values = self._root.checked(observation)
         if self._options.info_leaves:
             entries = self._root.checked_info(info)
@@ -336,7 +267,7 @@ class GymHost:
         return report
 
     def _warn_of_unknown(self, row: int, info: Mapping[str, Any]) -> None:
-        unknown = sorted(".".join(key) for key in _paths(info) if key not in self._known_infos)
+        unknown = sorted(".".join(key) for key, _ in info_entries(info) if key not in self._known_infos)
         if unknown:
             self._warn_of_unknown_infos = False
             warnings.warn(
@@ -345,18 +276,10 @@ class GymHost:
                 stacklevel=2,
             )
 
-    def call(self, row: int, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """See :class:`~gymbridge.engine.host.Host`."""
         value = self.envs[row].get_wrapper_attr(name)
-        return value(*args, **kwargs) if callable(value) else value
-
-    def set_attribute(self, row: int, name: str, value: Any) -> None:
-        """Sets the attribute where gymnasium's ``set_wrapper_attr`` puts it."""
-        self.envs[row].set_wrapper_attr(name, value)
-
-    def render(self, row: int) -> Any:
-        """What the row's env renders."""
-        return self.envs[row].render()
+        return value(*args, **(kwargs or {})) if callable(value) else value
 
     def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
         """See :class:`~gymbridge.engine.host.Host`."""
@@ -382,64 +305,3 @@ def close_all(envs: Iterable[Any]) -> None:
 
 def _own(report: Report) -> Report:
     return Report() if report is NOTHING else report
-
-
-def snapshot(info: Any) -> dict[str, Any]:
-    """An info as it is now: its dicts and arrays are copied, since the env may change them later; the rest is not.
-
-    Raises:
-        EnvOutputError: not a mapping.
-
-    Example:
-        >>> position = np.zeros(2)
-        >>> info = snapshot({"position": position})
-        >>> position += 1
-        >>> info
-        {'position': array([0., 0.])}
-    """
-    if not isinstance(info, Mapping):
-        raise EnvOutputError(f"info: got {info!r} of type {type(info).__name__}, expected a dict")
-    return {
-        key: value.copy() if isinstance(value, _Array) else snapshot(value) if isinstance(value, dict) else value
-        for key, value in info.items()
-    }
-
-
-def _info_entry(leaf: Leaf, info: Any) -> npt.NDArray[Any] | None:
-    """What an info has at a leaf's path, None if nothing."""
-    value = info
-    try:
-        for part in leaf.key:
-            value = value[part]
-    except (KeyError, TypeError, IndexError):
-        return None
-    if value is None:
-        return None
-    given = np.asarray(value)
-    if given.shape != leaf.shape or not np.can_cast(given.dtype, leaf.dtype, "same_kind"):
-        raise EnvOutputError(
-            f"info.{'.'.join(leaf.key)}: got shape {given.shape} and dtype {given.dtype}, "
-            f"expected {leaf.shape} and {leaf.dtype}"
-        )
-    return given
-
-
-def _not_an_outcome(result: Any) -> EnvOutputError:
-    """The error for what ``step`` returned, where it is not five things or its flags are no flags."""
-    if isinstance(result, tuple) and len(result) == 5:
-        for name, flag in (("terminated", result[2]), ("truncated", result[3])):
-            if np.ndim(flag):
-                return EnvOutputError(f"{name}: got {flag!r}, expected a bool")
-    return EnvOutputError(f"step: got {_outline(result)}, expected (observation, reward, terminated, truncated, info)")
-
-
-def _outline(result: Any) -> str:
-    return f"a tuple of {len(result)}" if isinstance(result, tuple) else repr(result)
-
-
-def _paths(info: Mapping[str, Any], prefix: Key = ()) -> Iterable[Key]:
-    for key, value in info.items():
-        if isinstance(value, dict):
-            yield from _paths(value, (*prefix, key))
-        else:
-            yield (*prefix, key)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.layout import Leaf
 
-__all__ = ["NOTHING", "EnvDescription", "Host", "Report"]
+__all__ = ["NOTHING", "Engine", "EnvDescription", "Host", "Report"]
 
 
 class EnvDescription(Protocol):
@@ -25,6 +25,9 @@ class EnvDescription(Protocol):
     @property
     def root_leaves(self) -> tuple[Leaf, ...]:
         """Leaves of the block's ``root`` section."""
+
+
+Description = TypeVar("Description", bound=EnvDescription)
 
 
 class Report:
@@ -49,23 +52,18 @@ NOTHING = Report()
 
 
 class Host(Protocol):
-    """Runs the envs of a contiguous run of rows; the only thing that knows what kind of env they are.
+    """Runs the envs of a block's rows; the only thing that knows what kind of env they are.
 
-    It is made with its envs, asked what they are (``descriptions``), given memory (``attach``), and run round by round.
+    It is made whole, with its envs, how to run them and the block whose rows they have, one each.
     """
-
-    def descriptions(self) -> list[Any]:
-        """One ``EnvDescription`` a row."""
-
-    def attach(self, block: Block) -> None:
-        """Takes the memory that the rows' inputs and outputs lie in."""
 
     def run(
         self, ops: bytes, actions: Iterable[Any], reset_kwargs: Sequence[Mapping[str, Any]] | None = None
     ) -> Report:
         """Does one op a row, in row order.
 
-        A row that raises does not stop the others: its error is in the report and its state becomes ``FAILED``.
+        A row that raises does not stop the others: its error is in the report and its state becomes ``FAILED``. An
+        interrupt (what is no ``Exception``) comes through, and the state of each row that had its turn is ``FAILED``.
 
         Args:
             ops: one :class:`~gymbridge.engine.codes.Op` a row.
@@ -73,17 +71,28 @@ class Host(Protocol):
             reset_kwargs: keyword arguments of each row's reset, where it is reset; None for none.
         """
 
-    def call(self, row: int, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Attribute ``name`` of a row's env, called if it is callable."""
-
-    def set_attribute(self, row: int, name: str, value: Any) -> None:
-        """Sets an attribute of a row's env."""
-
-    def render(self, row: int) -> Any:
-        """What the row's env renders."""
 
     def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
         """What a row's env returns against its spaces, a line each; the env is to be reset before its next step."""
 
     def close(self) -> None:
         """Closes the envs, each of them even if another's ``close`` raises; the first error is raised at the end."""
+
+
+class Engine(Host, Protocol[Description]):
+    """What a front runs: a host of all rows, wherever the envs are, with what they say of themselves and the memory.
+
+    Attributes:
+        num_envs: number of envs.
+        descriptions: what each env says of itself.
+        block: the memory, once ``allocate`` has made it.
+    """
+
+    num_envs: int
+    descriptions: list[Description]
+    block: Block
+
+    def allocate(self) -> None:
+        """Makes the block, once the caller has seen from ``descriptions`` that the envs fit together."""

@@ -46,7 +46,8 @@ class Layout:
 
     Plain data, numpy only; it pickles. The sections are
 
-    - ``input``: what the caller writes for the envs,
+    - ``input``: what the caller writes for the envs; with ``op``, it is for hosts in other processes, to whom actions
+      and ops come by memory alone (a host in this process is handed both),
     - ``next``: what a step gave,
     - ``root``: what a reset gave,
     - ``control``: one byte a row each of ``op``, ``state`` and ``source`` (see :mod:`gymbridge.engine.codes`).

@@ -10,7 +10,7 @@ import gymnasium as gym
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.gym_host import GymEnvDescription, GymHost, GymHostOptions, close_all
-from gymbridge.engine.host import Report
+from gymbridge.engine.host import Host, Report
 from gymbridge.engine.layout import Layout
 
 __all__ = ["LocalEngine", "make_all"]
@@ -20,23 +20,18 @@ class LocalEngine:
     """Envs of one kind in this process, over a private block.
 
     Args:
-        makers: one callable an env.
-        options: how gymnasium envs are run.
+        envs: the envs, one or more, no two of them the same; they are closed by ``close``.
+        options: how they are run.
 
     Attributes:
+        envs: the envs; putting another one in an env's place has the engine run that one.
         descriptions: what each env says of itself.
         block: the memory.
         num_envs: number of envs.
 
-    Raises:
-        ValueError: no maker.
-        TypeError: a maker gave something that is not a ``gymnasium.Env``.
-
-    Whatever a maker raises comes through, after the envs already made are closed.
-
     Example:
         >>> from gymbridge.engine.codes import Op
-        >>> engine = LocalEngine([lambda: gym.make("CartPole-v1")] * 2, GymHostOptions())
+        >>> engine = LocalEngine([gym.make("CartPole-v1") for _ in range(2)], GymHostOptions())
         >>> engine.allocate()
         >>> report = engine.run(bytes([Op.RESET] * 2), [None] * 2, [{"seed": 0}, {"seed": 1}])
         >>> engine.block.root["observation",].shape
@@ -44,24 +39,22 @@ class LocalEngine:
         >>> engine.close()
     """
 
-    def __init__(self, makers: Iterable[Callable[[], Any]], options: GymHostOptions):
-        envs = make_all(makers, gym.Env)
-        self.num_envs = len(envs)
-        self._host = GymHost(envs, options)
-        self.descriptions: list[GymEnvDescription] = self._host.descriptions()
+    block: Block
+    _host: Host
 
-    @property
-    def envs(self) -> list[gym.Env[Any, Any]]:
-        """The envs themselves."""
-        return self._host.envs
+    def __init__(self, envs: Iterable[gym.Env[Any, Any]], options: GymHostOptions):
+        self.envs = list(envs)
+        self.num_envs = len(self.envs)
+        self._options = options
+        self.descriptions = [GymEnvDescription.of(env, options) for env in self.envs]
 
     def allocate(self) -> None:
-        """Makes the block, once the caller has seen from ``descriptions`` that the envs fit together."""
+        """See :class:`~gymbridge.engine.host.Engine`."""
         first = self.descriptions[0]
         self.block = Block(
             Layout(self.num_envs, input=first.input_leaves, next=first.next_leaves, root=first.root_leaves)
         )
-        self._host.attach(self.block)
+        self._host = GymHost(self.envs, self._options, self.block)
 
     def run(
         self,
@@ -74,15 +67,7 @@ class LocalEngine:
 
     def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Attribute ``name`` of a row's env, called if it is callable."""
-        return self._host.call(row, name, args, kwargs or {})
-
-    def set_attribute(self, row: int, name: str, value: Any) -> None:
-        """Sets an attribute of a row's env."""
-        self._host.set_attribute(row, name, value)
-
-    def render(self, row: int) -> Any:
-        """What a row's env renders."""
-        return self._host.render(row)
+        return self._host.call(row, name, args, kwargs)
 
     def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
         """What a row's env returns against its spaces; see :func:`gymbridge.engine.contract.env_faults`."""
@@ -90,7 +75,7 @@ class LocalEngine:
 
     def close(self) -> None:
         """Closes the envs, each of them even if another's ``close`` raises; raises the first error at the end."""
-        self._host.close()
+        close_all(self.envs)
 
 
 def make_all(makers: Iterable[Callable[[], Any]], *kinds: type) -> list[Any]:

@@ -44,7 +44,7 @@ class TensorDictActionRows:
     def __init__(
         self, space: gym.Space[Any], spec: TensorSpec, batch_size: torch.Size, categorical_action_encoding: bool
     ):
-        self._tree = action_tree(space, arrays_only=False)
+        self._tree = action_tree(space)
         self._batch_size = batch_size
         self._num_rows = batch_size.numel()
         codec = ActionCodec(space, categorical_action_encoding=categorical_action_encoding)

@@ -15,7 +15,7 @@ from gymbridge.envs.checking import output_faults
 from gymbridge.envs.masks import read_mask
 from gymbridge.envs.rollouts import rollout
 from gymbridge.envs.spec_access import FullSpecAttribute, LeafSpecAttribute
-from gymbridge.envs.tensordicts import entry, leaf_paths
+from gymbridge.envs.tensordicts import entry, leaf_paths, tensordict_of, with_entries
 from gymbridge.envs.transitions import NextRoot, put_first, put_next
 from gymbridge.errors import EnvOutputError
 from gymbridge.specs import Binary, Composite, TensorSpec
@@ -50,7 +50,9 @@ class EnvBase(ABC):
 
     Masks pick envs of a batch: ``"_reset"`` in what ``reset`` is given, ``"_step"`` in what ``step`` is given; bool,
     ``[*B]`` or ``[*B, 1]``, a scalar for all. An env not picked is not touched: its row has td's own observation and
-    flags, or the env's latest where td has none, and in ``next`` a reward of zero. Masks are consumed.
+    flags, or the env's latest where td has none, and in ``next`` a reward of zero. Masks are consumed. A batched env of
+    your own that honours them says so with ``partial_step = True`` and ``partial_reset = True``, as attributes of the
+    class or set in ``__init__``; to others they are refused.
 
     A subclass sets its specs in ``__init__`` (``observation_spec``, ``action_spec``, ``reward_spec``; ``done_spec`` and
     ``state_spec`` if they are not the usual ones) and writes three methods:
@@ -100,6 +102,9 @@ class EnvBase(ABC):
         (tensor([1]), tensor([False]))
     """
 
+    _partial_step: bool | None = None
+    _partial_reset: bool | None = None
+
     def __init__(self, *, device: DeviceLike | None = None, batch_size: Any = ()):
         self._device = None if device is None else env_device(device)
         self._batch_size = torch.Size(batch_size)
@@ -129,13 +134,21 @@ class EnvBase(ABC):
 
     @property
     def partial_step(self) -> bool:
-        """Whether the env honours a ``"_step"`` mask: as it stands, an env without a batch does."""
-        return not self.batch_size
+        """Whether the env honours a ``"_step"`` mask: unless told, an env without a batch does, and no other."""
+        return not self.batch_size if self._partial_step is None else self._partial_step
+
+    @partial_step.setter
+    def partial_step(self, honoured: bool) -> None:
+        self._partial_step = honoured
 
     @property
     def partial_reset(self) -> bool:
-        """Whether the env honours a ``"_reset"`` mask: as it stands, an env without a batch does."""
-        return not self.batch_size
+        """Whether the env honours a ``"_reset"`` mask: unless told, an env without a batch does, and no other."""
+        return not self.batch_size if self._partial_reset is None else self._partial_reset
+
+    @partial_reset.setter
+    def partial_reset(self, honoured: bool) -> None:
+        self._partial_reset = honoured
 
     # ---------------------------------------------------------------- what the env is
 
@@ -399,7 +412,13 @@ class EnvBase(ABC):
 
     def _inputs(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
         """What reaches the env: actions, states, what stands under ``"next"`` at a key of the specs, and the mask."""
-        given: TensorDictBase = tensordict.select(*self._spec_plan.inputs, strict=False)
+        plan = self._spec_plan
+        if plan.names is not None and entry(tensordict, "next") is None:
+            given: TensorDictBase = tensordict_of(
+                {name: entry(tensordict, name) for name in plan.names}, self._batch_size, tensordict.device
+            )
+        else:
+            given = tensordict.select(*plan.inputs, strict=False)
         return self._with_mask(given, "_step", mask)
 
     def _with_mask(self, given: TensorDictBase, name: str, mask: torch.Tensor | None) -> TensorDictBase:
@@ -415,7 +434,7 @@ class EnvBase(ABC):
     ) -> TensorDictBase:
         """What the env made, for the envs that the mask picks; for the others what they show."""
         if mask is None:
-            self._latest = made.copy()
+            self._latest = with_entries(made, {})
             return made
         shown = self._chosen(mask, made, self._shown(tensordict, zero))
         self._latest = self._chosen(mask, made, self._shown(None, zero))
@@ -448,21 +467,21 @@ class EnvBase(ABC):
             raise EnvOutputError(
                 f"{type(self).__name__}.{method}: got {got}, expected a TensorDict of batch size {[*self.batch_size]}"
             )
-        given = {}
-        for name in FLAGS:
-            flag = out.get(name, None)
-            if flag is not None:
-                given[name] = flag.unsqueeze(-1) if flag.shape == self.batch_size else flag
-        done, terminated, truncated = (given.get(name) for name in FLAGS)
-        none = torch.zeros_like(next(iter(given.values()), self.full_done_spec["done"].zero()))
+        done, terminated, truncated = (self._flag(entry(out, name)) for name in FLAGS)
         if terminated is None:
-            terminated = none if done is None else done if truncated is None else done & ~truncated
+            if done is not None:
+                terminated = done if truncated is None else done & ~truncated
+            elif truncated is not None:
+                terminated = torch.zeros_like(truncated)
+            else:
+                terminated = self.full_done_spec["terminated"].zero()
         if truncated is None:
-            truncated = none if done is None else done & ~terminated
-        out = out.copy()
-        for name, flag in zip(FLAGS, (terminated | truncated, terminated, truncated), strict=True):
-            out.set(name, flag)
-        return out
+            truncated = torch.zeros_like(terminated) if done is None else done & ~terminated
+        return with_entries(out, {"done": terminated | truncated, "terminated": terminated, "truncated": truncated})
+
+    def _flag(self, flag: Any) -> Any:
+        """A flag with its last dim."""
+        return flag.unsqueeze(-1) if flag is not None and flag.shape == self._batch_size else flag
 
     def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the next step from what :meth:`step` returned.
@@ -498,7 +517,8 @@ class EnvBase(ABC):
         if tensordict is None:
             raise TypeError("step: got None, expected a TensorDict with the action")
         for key, leaf in self._spec_plan.required:
-            require_like(key, tensordict.get(key, None), leaf, tensordict)
+            value = entry(tensordict, key) if isinstance(key, str) else tensordict.get(key, None)
+            require_like(key, value, leaf, tensordict)
 
     # ---------------------------------------------------------------- random steps and rollouts
 
@@ -538,7 +558,7 @@ class EnvBase(ABC):
     # ---------------------------------------------------------------- seeds, devices, the end
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """Seeds the env, from its next reset on.
+        """Seeds the env, from its next reset on, and torch's global generator, which random actions come from.
 
         Args:
             seed: env ``i`` of a batch gets ``seed + i``; None takes a seed given before back.
@@ -606,6 +626,11 @@ class _SpecPlan:
         ]
         self.inputs = [*(key for key, _ in self.required), *preset]
         """Keys of what reaches the env: actions, states, and what stands under ``"next"`` at a key of the specs."""
+        names = [key for key, _ in self.required]
+        self.names = (
+            [key for key in names if isinstance(key, str)] if all(isinstance(key, str) for key in names) else None
+        )
+        """Keys of actions and states, where all stand at the root."""
         self.next_root = NextRoot(observations, env.full_action_spec, rewards, flags)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tensordict import TensorDictBase
 
+from gymbridge.engine.calls import OneCallAtATime, exclusive
 from gymbridge.envs.base import DeviceLike, EnvBase, as_seed, env_device
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.masks import read_mask
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["EngineEnv"]
 
 
-class EngineEnv(EnvBase):
+class EngineEnv(OneCallAtATime, EnvBase):
     """An env whose resets and steps are rounds of an engine.
 
     A subclass writes ``_make_face``, which makes the engine; it is called at the first use.
     """
 
+    _partial_step = _partial_reset = True
     _engine_face: EngineFace | None = None
     _seeds: list[int | None] | None = None
     """Seeds that wait for the next reset, one a row."""
@@ -59,18 +61,9 @@ class EngineEnv(EnvBase):
             _ = self._face
         return super()._spec_of(kind)
 
-    @property
-    def partial_step(self) -> bool:
-        """True: any part of the batch can be stepped."""
-        return True
-
-    @property
-    def partial_reset(self) -> bool:
-        """True: any part of the batch can be reset."""
-        return True
-
     # ---------------------------------------------------------------- reset and step
 
+    @exclusive
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """See :meth:`EnvBase.reset`; ``kwargs`` go to the reset of each env: ``options``, and ``seed`` of a single env.
 
@@ -92,6 +85,7 @@ class EngineEnv(EnvBase):
             self._take_seeds_off(face)
         return first if tensordict is None else put_first(tensordict, first)
 
+    @exclusive
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See :meth:`EnvBase.step`."""
         self._require_open("step")
@@ -101,6 +95,7 @@ class EngineEnv(EnvBase):
         mask = read_mask(tensordict, "_step", self._batch_size)
         return put_next(tensordict, face.step(tensordict, mask), entry(tensordict, "next"))
 
+    @exclusive
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """See :meth:`EnvBase.step_and_maybe_reset`; one round of the engine."""
         self._require_open("step_and_maybe_reset")
@@ -144,6 +139,7 @@ class EngineEnv(EnvBase):
 
     # ---------------------------------------------------------------- seeds
 
+    @exclusive
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """See :meth:`EnvBase.set_seed`: the seeds are those of ``reset(seed=seed)`` of a gymnasium vector env."""
         seed = as_seed(seed)
@@ -176,8 +172,9 @@ class EngineEnv(EnvBase):
 
     def __getstate__(self) -> dict[str, Any]:
         """The configuration, without the engine: what is unpickled starts its own."""
-        return {**self.__dict__, "_engine_face": None, "_latest": None}
+        return {**self.__dict__, "_engine_face": None, "_latest": None, "_call_under_way": None}
 
+    @exclusive
     def to(self, device: DeviceLike) -> Self:
         """Has the env return everything on a device, from now on; returns the env."""
         super().to(device)
@@ -186,6 +183,7 @@ class EngineEnv(EnvBase):
             self._take_specs(self._engine_face)
         return self
 
+    @exclusive
     def close(self, *, raise_if_closed: bool = True) -> None:
         """See :meth:`EnvBase.close`; the envs are closed too."""
         super().close(raise_if_closed=raise_if_closed)

@@ -17,10 +17,10 @@ from gymnasium.error import ResetNeeded
 from tensordict import TensorDict, TensorDictBase
 
 from gymbridge.engine.codes import Op, RowState, Source
-from gymbridge.engine.failures import raise_env_error
+from gymbridge.engine.failures import fail_rows, raise_env_error, why_not_stepped
 from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
-from gymbridge.engine.host import NOTHING, Report
-from gymbridge.engine.local import LocalEngine
+from gymbridge.engine.host import NOTHING, Engine, Report
+from gymbridge.engine.reader import BlockReader
 from gymbridge.envs.action_rows import TensorDictActionRows
 from gymbridge.envs.base import FLAGS, require_like
 from gymbridge.envs.info_specs import info_leaves
@@ -78,7 +78,13 @@ class EngineFace:
         options: how the envs look; the engine's hosts run them with ``options.host``.
     """
 
-    def __init__(self, engine: LocalEngine, batch_size: torch.Size, device: torch.device | None, options: FaceOptions):
+    def __init__(
+        self,
+        engine: Engine[GymEnvDescription],
+        batch_size: torch.Size,
+        device: torch.device | None,
+        options: FaceOptions,
+    ):
         env = engine.descriptions[0]
         self.engine = engine
         self.batch_size = batch_size
@@ -103,11 +109,11 @@ class EngineFace:
         self._block = block
         self._keys = tuple(leaf.key for leaf in env.root_leaves)
         self._infos = tuple(i for i, key in enumerate(self._keys) if key[0] == "info")
-        self._next = [self._batched(block.next[key]) for key in self._keys]
-        self._root = [self._batched(block.root[key]) for key in self._keys]
-        self._reward = self._batched(block.next[("reward",)])[..., None]
-        self._terminated = self._batched(block.next[("terminated",)])[..., None]
-        self._truncated = self._batched(block.next[("truncated",)])[..., None]
+        self._reader = BlockReader(block, self._keys, batch_size)
+        self._next = self._reader.next
+        self._reward = self._reader.reward[..., None]
+        self._terminated = self._reader.terminated[..., None]
+        self._truncated = self._reader.truncated[..., None]
         self._no_flag = np.zeros_like(self._terminated)
         flag_spec = Unbounded((*batch_size, 1), dtype=torch.bool)
         self._own = [*self.observation_spec.items(True, True), *((name, flag_spec) for name in FLAGS)]
@@ -124,7 +130,6 @@ class EngineFace:
         self._step_all = bytes([Op.STEP]) * num_rows
         self._step_and_maybe_reset_all = bytes([Op.STEP_MAYBE_RESET]) * num_rows
         self._all_running = bytes([RowState.RUNNING]) * num_rows
-        self._all_in_next, self._all_in_root = bytes(num_rows), b"\x01" * num_rows
         self._no_actions = [None] * num_rows
         self.partial: TensorDictBase | None = None
         """What the last call in which an env raised would have returned."""
@@ -133,9 +138,6 @@ class EngineFace:
     def on(self, device: torch.device) -> EngineFace:
         """The same engine's face on another device."""
         return EngineFace(self.engine, self.batch_size, device, self._options)
-
-    def _batched(self, array: Array) -> Array:
-        return array.reshape((*self.batch_size, *array.shape[1:]))
 
     # ---------------------------------------------------------------- reset and step
 
@@ -152,7 +154,11 @@ class EngineFace:
             self._require_observations(tensordict, ops)
         self._ops_run = ops
         report = self.engine.run(ops, self._no_actions, reset_kwargs)
-        first = self._root_of(tensordict, self._untouched(idle, report))
+        try:
+            first = self._root_of(tensordict, self._untouched(idle, report))
+        except BaseException:  # an interrupt or no memory: the caller does not see what the envs did
+            fail_rows(self._block.state, ops)
+            raise
         if report.errors:
             self._fail(first if tensordict is None else put_first(tensordict, first), report)
         return first
@@ -163,7 +169,11 @@ class EngineFace:
         if idle is not None:
             self._require_own(tensordict)
         report = self._run(tensordict, ops)
-        following = self._next_of(tensordict, self._untouched(idle, report))
+        try:
+            following = self._next_of(tensordict, self._untouched(idle, report))
+        except BaseException:
+            fail_rows(self._block.state, ops)
+            raise
         if report.errors:
             self._fail(put_next(tensordict.copy(), following, entry(tensordict, "next")), report)
         return following
@@ -179,11 +189,16 @@ class EngineFace:
         if idle is not None:
             self._require_own(tensordict)
         report = self._run(tensordict, ops, reset_kwargs)
-        untouched = self._untouched(idle, report)
-        following = self._next_of(tensordict, untouched)
+        try:
+            untouched = self._untouched(idle, report)
+            following = self._next_of(tensordict, untouched)
+            root = self._root_of(tensordict, untouched)
+        except BaseException:
+            fail_rows(self._block.state, ops)
+            raise
         if report.errors:
             self._fail(put_next(tensordict.copy(), following, entry(tensordict, "next")), report)
-        return following, self._root_of(tensordict, untouched)
+        return following, root
 
     def _run(
         self, tensordict: TensorDictBase, ops: bytes, reset_kwargs: Sequence[Mapping[str, Any]] | None = None
@@ -209,16 +224,12 @@ class EngineFace:
         """The rows that show what they showed before: the idle ones, and those that raised."""
         if not report.errors:
             return idle
-        untouched = np.zeros(self.engine.num_envs, np.bool_)
-        untouched[list(report.errors)] = True
-        untouched = untouched.reshape(self.batch_size)
+        untouched = self._reader.failed(report)
         return untouched if idle is None else untouched | idle
 
     def _fail(self, result: TensorDictBase, report: Report) -> None:
         """Keeps what the other envs gave and raises what an env raised."""
-        failed = torch.zeros(self.engine.num_envs, dtype=torch.bool)
-        failed[list(report.errors)] = True
-        self.partial = result.set("_failed", failed.reshape(self.batch_size))
+        self.partial = result.set("_failed", torch.from_numpy(self._reader.failed(report)))
         raise_env_error(report.errors)
 
     # ---------------------------------------------------------------- from the block to tensors
@@ -239,25 +250,12 @@ class EngineFace:
         return self._assemble_next(tensors)
 
     def _root_of(self, tensordict: TensorDictBase | None, untouched: Array | None) -> TensorDict:
-        arrays = self._latest()
+        arrays = self._reader.latest()
         flags = [self._no_flag.copy() for _ in FLAGS]
         if untouched is not None:
             self._put_own(arrays, tensordict, untouched)
             self._put_own_flags(flags, tensordict, untouched)
         return self._assemble_root(self._tensors([*arrays, *flags]))
-
-    def _latest(self) -> list[Array]:
-        """Copies of each row's latest observation and infos."""
-        source = bytes(self._block.source)
-        if source == self._all_in_next:
-            return [array.copy() for array in self._next]
-        if source == self._all_in_root:
-            return [array.copy() for array in self._root]
-        in_root = np.frombuffer(source, np.bool_).reshape(self.batch_size)
-        arrays = [array.copy() for array in self._next]
-        for array, root in zip(arrays, self._root, strict=True):
-            array[in_root] = root[in_root]
-        return arrays
 
     def _require_own(self, tensordict: TensorDictBase | None) -> None:
         """Refuses observations and flags that rows which are not picked could not keep."""
@@ -282,14 +280,14 @@ class EngineFace:
             if own is not None and position in self._objects:
                 arrays[position][rows] = self._objects[position].array(own)[rows]
             elif own is None or own.shape != arrays[position].shape:
-                latest = latest or self._latest()
+                latest = latest or self._reader.latest()
                 arrays[position][rows] = latest[position][rows]
             else:
                 arrays[position][rows] = own.detach().cpu().numpy()[rows]
 
     def _put_own_flags(self, flags: Sequence[Array], tensordict: TensorDictBase | None, rows: Array) -> None:
         """The same for ``done``, ``terminated`` and ``truncated``; an env's latest are those of its last step."""
-        stepped = np.frombuffer(bytes(self._block.source), np.bool_).reshape(self.batch_size)[..., None] == 0
+        stepped = ~self._reader.in_root()[..., None]
         latest = {"terminated": self._terminated & stepped, "truncated": self._truncated & stepped}
         latest["done"] = latest["terminated"] | latest["truncated"]
         for name, flag in zip(FLAGS, flags, strict=True):
@@ -315,7 +313,7 @@ def _object_entries(
     env: GymEnvDescription, batched: Composite, batch_size: torch.Size, device: torch.device | None
 ) -> dict[int, ObjectEntries]:
     """Position of a leaf of objects among the env's leaves -> what turns them into entries."""
-    spaces = {leaf.key: leaf for leaf in observation_tree(env.observation_space, arrays_only=False).leaves}
+    spaces = {leaf.key: leaf for leaf in observation_tree(env.observation_space).leaves}
     single = observation_spec(env.observation_space, device=device)
     return {
         position: ObjectEntries(spaces[leaf.key], single[leaf.key], batched[leaf.key], batch_size)
@@ -354,15 +352,6 @@ def _require_running(ops: bytes, states: bytes) -> None:
     Raises:
         ResetNeeded: naming the envs and why each needs a reset.
     """
-    why = {
-        RowState.NEW: "have not been reset yet",
-        RowState.ENDED: "ended their episode",
-        RowState.FAILED: "raised an error in an earlier call",
-    }
-    reasons = []
-    for state, reason in why.items():
-        rows = [row for row, op in enumerate(ops) if op and states[row] == state]
-        if rows:
-            reasons.append(f"envs {rows} {reason}")
-    if reasons:
-        raise ResetNeeded(f"{'; '.join(reasons)}: reset them before they are stepped")
+    refused = [row for row, op in enumerate(ops) if op and states[row] != RowState.RUNNING]
+    if refused:
+        raise ResetNeeded(f"{why_not_stepped(states, refused)}: reset them before they are stepped")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import cloudpickle
 import gymnasium as gym
 import torch
 
-from gymbridge.engine.local import LocalEngine
+from gymbridge.engine.local import LocalEngine, make_all
 from gymbridge.envs.base import DeviceLike
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.engine_face import EngineFace, FaceOptions
@@ -71,7 +71,7 @@ class GymEnv(EngineEnv):
         _ = self._face
 
     def _make_face(self) -> EngineFace:
-        engine = LocalEngine([self._make], self.options.host)
+        engine = LocalEngine(make_all([self._make], gym.Env), self.options.host)
         try:
             engine.allocate()
             return EngineFace(engine, self.batch_size, self.device, self.options)
@@ -82,7 +82,7 @@ class GymEnv(EngineEnv):
     @property
     def env(self) -> gym.Env[Any, Any]:
         """The gymnasium env."""
-        return self._face.engine.envs[0]
+        return cast(LocalEngine, self._face.engine).envs[0]
 
 
 class EnvMaker:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from gymbridge.engine.layout import Leaf
+from gymbridge.engine.rows import info_entries
 from gymbridge.specs import Composite, Unbounded
 
 __all__ = ["discover_infos", "info_leaves"]
@@ -85,7 +86,7 @@ class _Found:
     def look_at(self, info: Any) -> None:
         if not isinstance(info, Mapping):
             return  # the first step says what is wrong with it
-        for path, value in _entries(info):
+        for path, value in info_entries(info):
             if path not in self.left_out and value is not None:
                 merged = _merged(self.entries.get(path), _as_numbers(path, value))
                 if merged is None:
@@ -122,11 +123,3 @@ def _merged(before: npt.NDArray[Any] | None, now: npt.NDArray[Any] | None) -> np
     if before.shape != now.shape:
         return None
     return np.empty(now.shape, np.result_type(before, now))
-
-
-def _entries(info: Mapping[Any, Any], prefix: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    for key, value in info.items():
-        if isinstance(value, dict):
-            yield from _entries(value, (*prefix, key))
-        else:
-            yield (*prefix, key), value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -43,8 +44,9 @@ def rollout(
         env: the env.
         max_steps: steps at most, at least 1.
         policy: writes the action into the TensorDict that it is given and returns it; random actions without one. A
-            ``torch.nn.Module`` without ``in_keys`` is called with the observation's tensors instead, in the order of
-            their keys, and what it returns are the actions.
+            ``torch.nn.Module`` is called with the observation's tensors instead, in the order of their keys and without
+            the infos, and what it returns are the actions; unless it has ``in_keys``, or its ``forward`` takes one
+            argument that is named ``td`` or ``tensordict`` or annotated as a TensorDict.
         callback: called with the env and a copy of the step's TensorDict after each step but the last.
         auto_reset: begin with a reset. Without, ``tensordict`` is where to go on from.
         auto_cast_to_device: move what the policy reads to the policy's device, and what it wrote to the env's.
@@ -57,7 +59,7 @@ def rollout(
             returned is the part of it that was.
         trust_policy: call the policy with the TensorDict whatever it is.
         storing_device: where the result is kept.
-        progress: show a progress bar on standard error.
+        progress: show a progress bar on standard error; needs ``rich``, which the extra ``cli`` brings.
 
     Returns:
         A TensorDict ``[*B, T]``, its last dim named ``"time"``.
@@ -187,7 +189,7 @@ def _acting(env: EnvBase, policy: Callable[..., Any] | None, cast: bool, trust: 
     if policy is None:
         return env.rand_action
     call: Callable[..., Any] = policy
-    if isinstance(policy, torch.nn.Module) and not trust and not hasattr(policy, "in_keys"):
+    if isinstance(policy, torch.nn.Module) and not trust and not _reads_tensordicts(policy):
         call = _on_tensors(env, policy)
     device = _device_of(policy) if cast else None
 
@@ -209,9 +211,19 @@ def _acting(env: EnvBase, policy: Callable[..., Any] | None, cast: bool, trust: 
     return act
 
 
+def _reads_tensordicts(policy: torch.nn.Module) -> bool:
+    """Whether a module takes a TensorDict, as far as it shows."""
+    if hasattr(policy, "in_keys"):
+        return True
+    arguments = [*inspect.signature(policy.forward).parameters.values()]
+    if len(arguments) != 1:
+        return False
+    return arguments[0].name in ("td", "tensordict") or "TensorDict" in str(arguments[0].annotation)
+
+
 def _on_tensors(env: EnvBase, policy: torch.nn.Module) -> Act:
     """A module that reads tensors and returns actions, as one that reads and writes a TensorDict."""
-    reads = [*env.full_observation_spec.keys(True, True)]
+    reads = [key for key in env.full_observation_spec.keys(True, True) if key[0] != "info"]
     writes = env.action_keys
 
     def call(root: TensorDictBase) -> TensorDictBase:

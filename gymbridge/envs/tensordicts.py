@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
-__all__ = ["Assembler", "entry", "fill", "leaf_paths", "own", "put_entry", "tensordict_of"]
+__all__ = ["Assembler", "entry", "fill", "leaf_paths", "own", "put_entry", "tensordict_of", "with_entries"]
 
 Key = tuple[str, ...]
 
@@ -27,6 +27,22 @@ def entry(tensordict: TensorDictBase, key: str) -> Any:
     if type(tensordict) is TensorDict:
         return tensordict._tensordict.get(key)
     return tensordict.get(key, None)
+
+
+def with_entries(tensordict: TensorDictBase, entries: dict[str, Any]) -> TensorDictBase:
+    """A shallow copy with these root entries, which are known to have the TensorDict's batch size and device.
+
+    Example:
+        >>> td = TensorDict(x=torch.zeros(2))
+        >>> sorted(with_entries(td, {"y": torch.ones(2)}).keys()), [*td.keys()]
+        (['x', 'y'], ['x'])
+    """
+    if type(tensordict) is TensorDict and not any(isinstance(value, TensorDictBase) for value in tensordict.values()):
+        return tensordict_of({**tensordict._tensordict, **entries}, tensordict.batch_size, tensordict.device)
+    copy = tensordict.copy()
+    for key, value in entries.items():
+        copy.set(key, value)
+    return copy
 
 
 def put_entry(tensordict: TensorDictBase, key: str, value: TensorDictBase) -> None:

@@ -57,7 +57,7 @@ class ActionCodec:
     """
 
     def __init__(self, space: Space[Any], *, device: DeviceLike = None, categorical_action_encoding: bool = True):
-        self.leaves: tuple[SpaceLeaf, ...] = action_tree(space, arrays_only=False).leaves
+        self.leaves: tuple[SpaceLeaf, ...] = action_tree(space).leaves
         self._specs = [leaf_spec(leaf.space, leaf.key, device, categorical_action_encoding) for leaf in self.leaves]
         decoders = [
             _ObjectDecoder(leaf, spec)

@@ -56,7 +56,7 @@ def to_tensordict(
     spec = observation_spec(space, device=device, batch_size=batch_size)
     if spec.shape and min(spec.shape) < 0:
         raise ValueError(f"batch_size: got {list(spec.shape)}, expected sizes")
-    tree = observation_tree(space, arrays_only=False)
+    tree = observation_tree(space)
     leaves = zip(tree.leaves, tree.flatten(sample), strict=True)
     return _filled(
         spec, (), {leaf.key: encoded_leaf(leaf, value, spec.get(leaf.key), spec.shape) for leaf, value in leaves}
@@ -133,7 +133,7 @@ def from_tensordict(space: Space[Any], td: TensorDictBase) -> Any:
         (True, 'int64')
     """
     spec = observation_spec(space)
-    tree = observation_tree(space, arrays_only=False)
+    tree = observation_tree(space)
     values = []
     for leaf in tree.leaves:
         value = td.get(leaf.key, None)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gymbridge.spaces.naming import SpaceLeaf, SpaceTree
 
-__all__ = ["ActionRows"]
+__all__ = ["ActionRows", "array_of_tensor"]
 
 _TAKEN_BY = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}
 """Kind of a space's dtype -> kinds of dtype that an action for it may have."""
@@ -55,10 +55,7 @@ class ActionRows:
         if type(actions) is np.ndarray and actions.dtype is self._dtype and actions.shape == self._shape:
             rows: Iterable[Any] = actions
             return rows
-        try:
-            parts = self._tree.flatten(actions)
-        except KeyError as error:
-            raise KeyError(f"action: {error.args[0]}") from error
+        parts = self._tree.flatten(actions)
         batches = [self._batch(leaf, part) for leaf, part in zip(self._tree.leaves, parts, strict=True)]
         return self._tree.rows(batches, self._num_envs)
 
@@ -85,9 +82,25 @@ def _indexable(leaf: SpaceLeaf, actions: Any) -> npt.NDArray[Any] | list[Any]:
     if isinstance(actions, np.ndarray) and actions.ndim:
         return actions
     if hasattr(actions, "detach"):  # a torch tensor, without importing torch
-        array: npt.NDArray[Any] = actions.detach().cpu().numpy()
+        array = array_of_tensor(leaf.name, actions)
         if array.ndim:
             return array
     elif isinstance(actions, Iterable) and not isinstance(actions, (str, bytes, Mapping, np.ndarray)):
-        return [item.detach().cpu().numpy() if hasattr(item, "detach") else item for item in actions]
+        return [array_of_tensor(leaf.name, item) if hasattr(item, "detach") else item for item in actions]
     raise TypeError(f"{leaf.name}: got {actions!r} of type {type(actions).__name__}, expected one action for each env")
+
+
+def array_of_tensor(name: str, tensor: Any) -> npt.NDArray[Any]:
+    """A torch tensor on any device as an array, without importing torch.
+
+    Raises:
+        TypeError: one that numpy cannot hold: of bfloat16, sparse, or on the meta device; the message begins with
+            ``name``.
+    """
+    try:
+        array: npt.NDArray[Any] = tensor.detach().cpu().numpy()
+    except (TypeError, RuntimeError) as error:  # NotImplementedError too
+        raise TypeError(
+            f"{name}: got a tensor of {tensor.dtype} on device {str(tensor.device)!r}, expected one that numpy can hold"
+        ) from error
+    return array

@@ -18,6 +18,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from gymbridge.engine.codes import Op, RowState
+from gymbridge.engine.failures import why_not_stepped
 
 __all__ = ["Autoreset"]
 
@@ -58,15 +59,9 @@ class Autoreset:
         """
         ops = states.translate(self._table)
         if _REFUSED in ops:
-            raise ResetNeeded(self._refusal(states, ops))
+            refused = [row for row, op in enumerate(ops) if op == _REFUSED]
+            raise ResetNeeded(
+                f"{why_not_stepped(states, refused)}: reset them first, with reset(options={{'reset_mask': mask}}) or "
+                f"reset(), since autoreset_mode is {self.mode.value!r}"
+            )
         return ops
-
-    def _refusal(self, states: bytes, ops: bytes) -> str:
-        failed = [row for row, state in enumerate(states) if state == RowState.FAILED]
-        ended = [row for row, op in enumerate(ops) if op == _REFUSED and row not in failed]
-        reasons = []
-        if ended:
-            reasons.append(f"the episodes of envs {ended} have ended and autoreset_mode is {self.mode.value!r}")
-        if failed:
-            reasons.append(f"envs {failed} raised an error in an earlier call")
-        return f"{' and '.join(reasons)}: reset them first, with reset(options={{'reset_mask': mask}}) or reset()"

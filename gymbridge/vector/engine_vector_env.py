@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -17,28 +17,28 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
-from gymbridge.engine.codes import Op, RowState, Source
+from gymbridge.engine.calls import OneCallAtATime, exclusive
+from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.conform import snapshot_of_object
-from gymbridge.engine.failures import raise_env_error
-from gymbridge.engine.gym_host import GymHostOptions
-from gymbridge.engine.host import NOTHING, Report
+from gymbridge.engine.failures import fail_rows, raise_env_error
+from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
+from gymbridge.engine.host import NOTHING, Engine, Report
+from gymbridge.engine.reader import BlockReader
 from gymbridge.spaces.naming import action_tree, observation_tree
-from gymbridge.vector.actions import ActionRows
+from gymbridge.vector.actions import ActionRows, array_of_tensor
 from gymbridge.vector.autoreset import Autoreset
 from gymbridge.vector.infos import add_info
 from gymbridge.vector.output import Output
 
-if TYPE_CHECKING:
-    from gymbridge.engine.local import LocalEngine
-
 __all__ = ["EngineVectorEnv", "ObservationMode"]
 
+EngineType = TypeVar("EngineType", bound=Engine[GymEnvDescription])
 _Result = TypeVar("_Result", bound=tuple[Any, ...])
 
 ObservationMode = str | tuple[gym.Space[Any], gym.Space[Any]]
 
 
-class EngineVectorEnv(VectorEnv[Any, Any, Any]):
+class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineType]):
     """A ``gymnasium.vector.VectorEnv`` over an engine; made by its subclasses.
 
     Args:
@@ -48,7 +48,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
 
     def __init__(
         self,
-        make_engine: Callable[[GymHostOptions], LocalEngine],
+        make_engine: Callable[[GymHostOptions], EngineType],
         *,
         copy: bool,
         observation_mode: ObservationMode,
@@ -85,25 +85,22 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(first.action_space, self.num_envs)
         self.observation_space, self.single_observation_space = self._observation_spaces()
         self._require_equal_spaces()
-        self._tree = observation_tree(self.single_observation_space, arrays_only=False)
+        self._tree = observation_tree(self.single_observation_space)
         self._objects = [position for position, leaf in enumerate(self._tree.leaves) if not leaf.is_array]
         self._output.require(self._tree)
-        self._action_rows = ActionRows(action_tree(self.single_action_space, arrays_only=False), self.num_envs)
+        self._action_rows = ActionRows(action_tree(self.single_action_space), self.num_envs)
 
     def _allocate(self) -> None:
         """Makes the block and what reads it."""
         self._engine.allocate()
         block = self._engine.block
         self._state, self._source = block.state, block.source
-        self._next = [block.next[leaf.key] for leaf in self._tree.leaves]
-        self._final = [*zip(self._next, self._tree.leaves, strict=True)]
-        self._root = [block.root[leaf.key] for leaf in self._tree.leaves]
-        self._reward = block.next["reward",]
-        self._terminated = block.next["terminated",]
-        self._truncated = block.next["truncated",]
-        self._all_in_next = bytes([Source.NEXT]) * self.num_envs
-        self._all_in_root = bytes([Source.ROOT]) * self.num_envs
-        self._buffers = None if self.copy else [np.zeros_like(array) for array in self._next]
+        self._reader = BlockReader(block, [leaf.key for leaf in self._tree.leaves])
+        self._all_in_next = self._reader.all_in_next
+        self._final = [*zip(self._reader.next, self._tree.leaves, strict=True)]
+        self._reward = self._reader.reward
+        self._terminated, self._truncated = self._reader.terminated, self._reader.truncated
+        self._buffers = None if self.copy else [np.zeros_like(array) for array in self._reader.next]
         self._no_actions = [None] * self.num_envs
         self._reset_all = bytes([Op.RESET]) * self.num_envs
 
@@ -149,6 +146,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
 
     # ---------------------------------------------------------------- reset and step
 
+    @exclusive
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
@@ -164,18 +162,25 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
 
         Raises:
             ClosedEnvironmentError: the vector env is closed.
-            ValueError, TypeError: a wrong number of seeds, or a mask of another type, shape or dtype or without a True.
+            gymnasium.error.Error: a negative seed.
+            ValueError, TypeError: what is no seed, a wrong number of them, or a mask of another type, shape or dtype
+                or without a True.
         """
         self._require_open("reset")
         seeds = self._seeds(seed)
         ops, options = self._reset_ops(options)
         report = self._engine.run(ops, self._no_actions, [{"seed": seed, "options": options} for seed in seeds])
-        infos: dict[str, Any] = {}
-        for row, info in report.reset_infos.items():
-            add_info(infos, info, row, self.num_envs)
-        result = (self._observations(), infos)
+        try:
+            infos: dict[str, Any] = {}
+            for row, info in report.reset_infos.items():
+                add_info(infos, info, row, self.num_envs)
+            result = (self._observations(), infos)
+        except BaseException:
+            fail_rows(self._state, ops)
+            raise
         return result if report is NOTHING else self._finish(result, report)
 
+    @exclusive
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Steps the envs; those whose episode ended are treated as the autoreset mode says.
 
@@ -198,14 +203,18 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         rows = self._action_rows(actions)
         ops = self._autoreset.ops(self._state.tobytes())
         report = self._engine.run(ops, rows)
-        infos: dict[str, Any] = {}
-        if report is not NOTHING or (self._same_step and self._source.tobytes() != self._all_in_next):
-            infos = self._step_infos(report)
-        result = (
-            self._observations(),
-            *self._output.outcome(self._reward, self._terminated, self._truncated),
-            infos,
-        )
+        try:
+            infos: dict[str, Any] = {}
+            if report is not NOTHING or (self._same_step and self._source.tobytes() != self._all_in_next):
+                infos = self._step_infos(report)
+            result = (
+                self._observations(),
+                *self._output.outcome(self._reward, self._terminated, self._truncated),
+                infos,
+            )
+        except BaseException:  # an interrupt or no memory: the caller does not see what the envs did
+            fail_rows(self._state, ops)
+            raise
         return result if report is NOTHING else self._finish(result, report)
 
     def last_partial(self) -> tuple[Any, ...] | None:
@@ -222,9 +231,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         """Hands the result out, or keeps it and raises what an env raised."""
         if not report.errors:
             return result
-        failed = np.zeros(self.num_envs, np.bool_)
-        failed[list(report.errors)] = True
-        result[-1]["_failed"] = failed
+        result[-1]["_failed"] = self._reader.failed(report)
         self._partial = result
         raise_env_error(report.errors)
 
@@ -238,14 +245,17 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         if seed is None:
             return [None] * self.num_envs
         if isinstance(seed, (int, np.integer)):
+            _require_seed(seed, "")
             return [int(seed) + row for row in range(self.num_envs)]
+        if not isinstance(seed, Sequence) and not (isinstance(seed, np.ndarray) and seed.ndim):
+            raise TypeError(
+                f"seed: got {seed!r} of type {type(seed).__name__}, expected an int, a list of them or None"
+            )
         if len(seed) != self.num_envs:
             raise ValueError(f"seed: got a list of {len(seed)}, expected {self.num_envs}, one for each env")
         for row, one in enumerate(seed):
-            if not (one is None or isinstance(one, (int, np.integer))):
-                raise TypeError(
-                    f"seed: got {one!r} of type {type(one).__name__} for env {row}, expected an int or None"
-                )
+            if one is not None:
+                _require_seed(one, f" for env {row}")
         return [None if one is None else int(one) for one in seed]
 
     def _reset_ops(self, options: dict[str, Any] | None) -> tuple[bytes, dict[str, Any] | None]:
@@ -254,7 +264,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
             return self._reset_all, options
         mask = options["reset_mask"]
         if hasattr(mask, "detach"):  # a torch tensor, without importing torch
-            mask = mask.detach().cpu().numpy()
+            mask = array_of_tensor("options['reset_mask']", mask)
         if not isinstance(mask, np.ndarray):
             raise TypeError(f"options['reset_mask']: got {type(mask)}, expected a numpy array")
         if mask.shape != (self.num_envs,):
@@ -274,26 +284,11 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _observations(self) -> Any:
         """Each row's latest observation, the caller's own unless ``copy=False``."""
-        source = self._source.tobytes()
-        if source == self._all_in_next:
-            arrays, others, rows = self._next, None, None
-        elif source == self._all_in_root:
-            arrays, others, rows = self._root, None, None
-        else:
-            arrays, others = self._next, self._root
-            rows = [row for row, in_root in enumerate(source) if in_root]
-        if self._buffers is None:
-            results = [array.copy() for array in arrays]
-        else:
-            results = self._buffers
-            for result, array in zip(results, arrays, strict=True):
-                np.copyto(result, array)
-        if others is not None:
-            for result, other in zip(results, others, strict=True):
-                result[rows] = other[rows]
+        results: list[Any] = self._reader.latest(self._buffers)
         if self._objects:
             results = self._with_tuples(results)
-        return self._tree.unflatten(self._output.observation(results))
+        parts = self._output.observation(results)
+        return parts[0] if self._tree.is_leaf else self._tree.unflatten(parts)
 
     def _with_tuples(self, arrays: Sequence[Any]) -> list[Any]:
         """The arrays, and in place of one of objects a tuple, with copies of them unless ``copy=False``."""
@@ -336,6 +331,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         """The seed of each env's random generator."""
         return self.get_attr("np_random_seed")
 
+    @exclusive
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Attribute ``name`` of each env, called with the arguments where it is callable."""
         self._require_open("call")
@@ -345,6 +341,7 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         """Attribute ``name`` of each env."""
         return self.call(name)
 
+    @exclusive
     def set_attr(self, name: str, values: list[Any] | tuple[Any, ...] | Any) -> None:
         """Sets an attribute of each env.
 
@@ -361,17 +358,31 @@ class EngineVectorEnv(VectorEnv[Any, Any, Any]):
         if len(values) != self.num_envs:
             raise ValueError(f"values: got {len(values)} values, expected {self.num_envs}, one for each env")
         for row, value in enumerate(values):
-            self._engine.set_attribute(row, name, value)
+            self._engine.call(row, "set_wrapper_attr", (name, value))
 
+    @exclusive
     def render(self) -> tuple[Any, ...]:
         """What each env renders."""
         self._require_open("render")
-        return tuple(self._engine.render(row) for row in range(self.num_envs))
+        return tuple(self._engine.call(row, "render") for row in range(self.num_envs))
+
+    @exclusive
+    def close(self, **kwargs: Any) -> None:
+        """Closes the envs, once; see :meth:`close_extras`."""
+        super().close(**kwargs)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the envs, each of them even if another's ``close`` raises; raises the first error at the end."""
         self.closed = True  # before the envs are: one that raises is not to be closed twice
         self._engine.close()
+
+
+def _require_seed(seed: Any, whose: str) -> None:
+    """Refuses what is no seed, before any env is reset; a negative one with the error that gymnasium's envs raise."""
+    if not isinstance(seed, (int, np.integer)):
+        raise TypeError(f"seed: got {seed!r} of type {type(seed).__name__}{whose}, expected an int or None")
+    if seed < 0:
+        raise gym.error.Error(f"seed: got {seed}{whose}, expected 0 or greater")
 
 
 def _require_observation_mode(mode: Any) -> None:

@@ -39,7 +39,9 @@ def add_info(infos: dict[str, Any], info: Mapping[str, Any], index: int, num_env
         if mask is None:
             mask = np.zeros(num_envs, np.bool_)
         entry = infos.get(key)
-        if key == "final_obs":
+        if isinstance(entry, np.ndarray) and _is_mask(key, infos) and _assigned(entry, value, index):
+            pass  # the mask of another entry is not widened: it stays a mask, as gymnasium has it
+        elif key == "final_obs":
             entry = _boxes(num_envs) if entry is None else entry
             entry[index] = value
         elif isinstance(value, dict):
@@ -56,6 +58,21 @@ def add_info(infos: dict[str, Any], info: Mapping[str, Any], index: int, num_env
             entry = _put(_empty(value, num_envs) if entry is None else entry, value, index, mask)
         mask[index] = True
         infos[key], infos[mask_key] = entry, mask
+
+
+def _is_mask(key: Any, infos: Mapping[Any, Any]) -> bool:
+    return isinstance(key, str) and key[:1] == "_" and key[1:] in infos
+
+
+def _assigned(array: npt.NDArray[Any], value: Any, index: int) -> bool:
+    """Whether numpy puts the value in its place, cast to the dtype that the array has."""
+    if isinstance(value, dict):
+        return False
+    try:
+        array[index] = value
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _empty(value: Any, num_envs: int) -> npt.NDArray[Any]:

@@ -58,7 +58,7 @@ def make_output(kind: str, device: torch.device | str | int | None, reward_dtype
     """The output of a kind.
 
     Raises:
-        ValueError: another kind than ``"numpy"`` and ``"torch"``, or a device for numpy output.
+        ValueError: another kind than ``"numpy"`` and ``"torch"``, a device for numpy output, or the meta device.
         TypeError: a ``reward_dtype`` that is not a floating dtype of that kind.
     """
     if kind == "numpy":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,7 +43,8 @@ def make_vec(
 
     Raises:
         gymnasium.error.Error: an unknown id, or an env without the entry point that the mode needs.
-        ValueError: an unknown mode.
+        ValueError: an unknown mode, or fewer than one env.
+        TypeError: a ``num_envs`` that is no integer.
         NotImplementedError: ``"async"``.
 
     Example:
@@ -61,6 +63,7 @@ def make_vec(
     wrappers = env_kwargs.pop("wrappers", wrappers) or []
     env_kwargs.update(kwargs)
     spec.kwargs = {}
+    num_envs = _number(num_envs)
     if vectorization_mode is None:
         has_own = spec.vector_entry_point is not None
         vectorization_mode = VectorizeMode.VECTOR_ENTRY_POINT if has_own else VectorizeMode.SYNC
@@ -99,3 +102,14 @@ def make_vec(
         made_from.kwargs["wrappers"] = wrappers
     envs.spec = made_from
     return envs
+
+
+def _number(num_envs: Any) -> int:
+    """``num_envs`` as an int of 1 or more."""
+    try:
+        number = operator.index(num_envs)
+    except TypeError:
+        raise TypeError(f"num_envs: got {num_envs!r} of type {type(num_envs).__name__}, expected an int") from None
+    if number < 1:
+        raise ValueError(f"num_envs: got {number}, expected at least 1")
+    return number

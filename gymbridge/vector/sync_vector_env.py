@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
-from gymbridge.engine.local import LocalEngine
+from gymbridge.engine.local import LocalEngine, make_all
 from gymbridge.vector.engine_vector_env import EngineVectorEnv, ObservationMode
 from gymbridge.vector.output import make_output
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["SyncVectorEnv"]
 
 
-class SyncVectorEnv(EngineVectorEnv):
+class SyncVectorEnv(EngineVectorEnv[LocalEngine]):
     """Steps ``N`` gymnasium envs one after the other in this process, with the results of gymnasium's own class.
 
     Args:
@@ -33,7 +33,7 @@ class SyncVectorEnv(EngineVectorEnv):
             dtype, float32 unless told.
 
     Attributes:
-        envs: the envs.
+        envs: the envs, a list whose items may be replaced, by wrapped ones for example.
 
     Raises:
         RuntimeError: spaces that do not fit together; the message names the env.
@@ -63,10 +63,20 @@ class SyncVectorEnv(EngineVectorEnv):
     ):
         self.env_fns = env_fns
         super().__init__(
-            lambda options: LocalEngine(env_fns, options),
+            lambda options: LocalEngine(make_all(env_fns, gym.Env), options),
             copy=copy,
             observation_mode=observation_mode,
             autoreset_mode=autoreset_mode,
             output=make_output(output, device, reward_dtype),
         )
-        self.envs = self._engine.envs
+
+    @property
+    def envs(self) -> list[gym.Env[Any, Any]]:
+        """The envs; one that is put in another's place, or a list that is put in this one's, is what runs then."""
+        return self._engine.envs
+
+    @envs.setter
+    def envs(self, envs: Sequence[gym.Env[Any, Any]]) -> None:
+        if len(envs) != self.num_envs:
+            raise ValueError(f"envs: got {len(envs)} envs, expected {self.num_envs}")
+        self._engine.envs[:] = envs

@@ -23,11 +23,14 @@ class TorchOutput:
         reward_dtype: dtype of the rewards; float32 unless told.
 
     Raises:
+        ValueError: the meta device, which holds no data.
         TypeError: a ``reward_dtype`` that is no floating dtype, or that the device lacks.
     """
 
     def __init__(self, device: torch.device | str | int | None, reward_dtype: torch.dtype | None):
         self.device = torch.device("cpu" if device is None else device)
+        if self.device.type == "meta":
+            raise ValueError("device: got 'meta', expected one that holds data")
         reward_dtype = torch.float32 if reward_dtype is None else reward_dtype
         if reward_dtype not in _NUMPY_OF_REWARD:
             raise TypeError(f"reward_dtype: got {reward_dtype!r}, expected one of {list(_NUMPY_OF_REWARD)}")

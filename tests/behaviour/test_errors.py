@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -427,11 +428,17 @@ def test_observations_that_do_not_fit_name_env_key_got_and_expected(
 @pytest.mark.parametrize(
     ("outcome", "told"),
     [
-        ((0, 0.0, False, {}), r"step: got a tuple of 4, expected \(observation, reward, terminated, truncated, info\)"),
+        (
+            (0, 0.0, False, {}),
+            r"step: got a tuple of length 4, expected \(observation, reward, terminated, truncated, info\)",
+        ),
         (7, "step: got 7, expected"),
         ((0, "much", False, False, {}), "reward: got 'much', expected a number"),
         ((0, None, False, False, {}), "reward: got None, expected a number"),
-        ((0, 0.0, np.zeros(2, bool), False, {}), r"terminated: got array\(\[False, False\]\), expected a bool"),
+        (
+            (0, 0.0, np.zeros(2, bool), False, {}),
+            r"terminated: got array\(\[False, False\]\) of type ndarray, expected a bool",
+        ),
     ],
     ids=["four", "a number", "a word", "None", "flags"],
 )
@@ -517,7 +524,7 @@ def test_the_run_goes_on_after_the_failed_env_is_reset(batch: Engine, call: str)
     td = env.step_mdp(env.rand_step(env.reset()))
     with pytest.raises(Boom):
         getattr(env, call)(env.rand_action(td))
-    with pytest.raises(ResetNeeded, match=rf"envs \[{last}\] raised an error in an earlier call: reset them"):
+    with pytest.raises(ResetNeeded, match=rf"envs \[{last}\] raised an error in an earlier call or were"):
         env.step(env.rand_action(td.clone()))
     partial = env.last_partial()
     root = env.reset(env.step_mdp(partial).set("_reset", partial["_failed"]))
@@ -597,3 +604,100 @@ def test_what_is_no_exception_stops_at_once(engine: Engine) -> None:
     with pytest.raises(KeyboardInterrupt):
         env.rand_step(td)
     env.close()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_interrupted_env_and_those_before_it_are_to_be_reset(batch: Engine, call: str) -> None:
+    """Ctrl-C in a step: no later step builds on what was never handed out; the others go on."""
+    last = batch.num_envs - 1
+
+    class Interrupts(CountingEnv):
+        on = False
+
+        def step(self, action: Any) -> Any:
+            if self.on:
+                raise KeyboardInterrupt
+            return super().step(action)
+
+    made: list[Interrupts] = []
+
+    def make() -> Interrupts:
+        made.append(Interrupts())
+        return made[-1]
+
+    env = batch.make(make)
+    td = env.rand_action(env.reset())
+    made[last].on = True
+    with pytest.raises(KeyboardInterrupt):
+        getattr(env, call)(td.clone())
+    made[last].on = False
+    with pytest.raises(ResetNeeded, match=rf"envs \[.*{last}\] raised an error in an earlier call or"):
+        env.step(td.clone())
+    stepped = env.step(env.rand_action(env.reset()))
+    assert stepped["next", "observation"][:, 1].eq(1).all()
+
+
+# ---------------------------------------------------------------- one call at a time
+
+OTHER_CALLS: dict[str, Callable[[Any, TensorDictBase], Any]] = {
+    "reset": lambda env, td: env.reset(),
+    "step": lambda env, td: env.step(td),
+    "step_and_maybe_reset": lambda env, td: env.step_and_maybe_reset(td),
+    "set_seed": lambda env, td: env.set_seed(0),
+    "to": lambda env, td: env.to("cpu"),
+    "close": lambda env, td: env.close(),
+}
+
+
+class CallsBack(CountingEnv):
+    """Calls ``hook`` in each step."""
+
+    hook: Callable[[], Any] | None = None
+
+    def step(self, action: Any) -> Any:
+        if self.hook is not None:
+            self.hook()
+        return super().step(action)
+
+
+@pytest.mark.parametrize("other", OTHER_CALLS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_second_thread_is_refused_and_the_first_gets_its_own(engine: Engine, call: str, other: str) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        assert go_on.wait(30)
+
+    made: list[CallsBack] = []
+
+    def make() -> CallsBack:
+        made.append(CallsBack())
+        return made[-1]
+
+    env = engine.make(make)
+    td = env.rand_action(env.reset())
+    mine, theirs = td.clone(), td.clone()
+    made[-1].hook = hold
+    first = threading.Thread(target=lambda: getattr(env, call)(mine))
+    first.start()
+    try:
+        assert entered.wait(30)
+        with pytest.raises(RuntimeError, match=rf"^{other}: refused while a call of {call} is under way"):
+            OTHER_CALLS[other](env, theirs)
+    finally:
+        go_on.set()
+        first.join()
+    assert "next" not in theirs.keys()
+    assert mine["next", "observation"][..., 1].eq(1).all()
+
+
+def test_an_env_that_calls_its_own_batch_is_refused(batch: Engine) -> None:
+    class Steps(CallsBack):
+        pass
+
+    env = batch.make(Steps)
+    td = env.rand_action(env.reset())
+    Steps.hook = lambda self: env.reset()
+    with pytest.raises(RuntimeError, match=r"^reset: refused while a call of step is under way"):
+        env.step(td)

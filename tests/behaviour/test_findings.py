@@ -322,3 +322,44 @@ def test_info_auto_keeps_what_it_can(infos: tuple[Any, ...], kept: dict[Any, Any
     assert leaves == kept
     if left_out is None:
         env.rollout(3)
+
+
+# ---------------------------------------------------------------- policies
+
+
+class OnTensors(torch.nn.Module):
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        assert isinstance(observation, torch.Tensor)
+        return torch.zeros(observation.shape[:-1], dtype=torch.int64)
+
+
+class OnTensorDicts(torch.nn.Module):
+    def forward(self, td: Any) -> Any:
+        return td.set("action", torch.ones(td.batch_size, dtype=torch.int64))
+
+
+class Annotated(torch.nn.Module):
+    def forward(self, data: TensorDictBase) -> TensorDictBase:
+        return data.set("action", torch.ones(data.batch_size, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(("policy", "action"), [(OnTensors(), 0), (OnTensorDicts(), 1), (Annotated(), 1)])
+@pytest.mark.parametrize("info", [None, "auto"])
+def test_modules_read_what_they_look_like(policy: torch.nn.Module, action: int, info: Any) -> None:
+    """Infos are nothing for a module that reads the observation's tensors."""
+    env = SerialEnv(2, lambda: GymEnv(CountingEnv, info=info))
+    assert env.rollout(3, policy)["action"].eq(action).all()
+
+
+@pytest.mark.parametrize("set_it", ["class", "instance"])
+def test_a_batched_env_says_that_it_honours_masks(set_it: str) -> None:
+    class Partial(Own):
+        if set_it == "class":
+            partial_step = partial_reset = True  # type: ignore[assignment]
+
+    env = Partial(batch_size=(2,))
+    if set_it == "instance":
+        env.partial_step = env.partial_reset = True
+    td = env.rand_action(env.reset())
+    td["_step"] = torch.tensor([True, False])
+    assert env.step(td)["next", "reward"].flatten().tolist() == [1, 0]

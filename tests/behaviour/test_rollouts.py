@@ -194,8 +194,8 @@ def test_a_tensordict_module_is_called_with_the_tensordict(contract: Engine) -> 
 
 def test_a_trusted_module_is_called_with_the_tensordict(contract: Engine) -> None:
     class OnTensorDicts(torch.nn.Module):
-        def forward(self, td: TensorDictBase) -> TensorDictBase:
-            return ones(td)
+        def forward(self, what_it_is_given):
+            return ones(what_it_is_given)
 
     td = make(contract).rollout(2, OnTensorDicts(), trust_policy=True)
     assert td["action"].eq(1).all()

@@ -13,10 +13,11 @@ from gymnasium import spaces
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
-from gymbridge.engine.gym_host import GymHostOptions, snapshot
+from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.host import NOTHING
 from gymbridge.engine.layout import Leaf
 from gymbridge.engine.local import LocalEngine
+from gymbridge.engine.rows import snapshot
 from gymbridge.errors import EnvOutputError
 
 BOX = spaces.Box(0, 255, (2,), np.uint8)
@@ -25,7 +26,7 @@ IDLE, RESET, STEP, BOTH = Op.IDLE, Op.RESET, Op.STEP, Op.STEP_MAYBE_RESET
 
 def engine_of(*plans: Plan, options: GymHostOptions | None = None) -> LocalEngine:
     engine = LocalEngine(
-        [lambda index=index, plan=plan: PlannedEnv(plan, index) for index, plan in enumerate(plans)],  # type: ignore[misc]
+        [PlannedEnv(plan, index) for index, plan in enumerate(plans)],
         options or GymHostOptions(),
     )
     engine.allocate()
@@ -112,7 +113,7 @@ def test_a_bad_info_leaf_leaves_the_row_as_it_was() -> None:
     before = engine.block.next["observation",].copy()
     report = run(engine, STEP)
     assert isinstance(report.errors[0], EnvOutputError)
-    assert str(report.errors[0]).startswith("info.x: got shape () and dtype <U4, expected () and float64")
+    assert str(report.errors[0]).startswith("info.x: got 'text' of type str, expected shape () and dtype float64")
     assert_same(engine.block.next["observation",], before)
     assert not engine.block.next["reward",].any()
     assert not engine.block.next["info", "_mask", "x"].any()
@@ -146,19 +147,31 @@ def test_a_snapshot_holds_what_the_env_changes_later() -> None:
     assert "late" not in taken
 
 
-def test_an_interrupt_leaves_the_rows_that_it_did_not_reach() -> None:
-    """Ctrl-C in the middle of a round: rows not yet stepped keep their latest observation."""
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("op", [RESET, STEP, BOTH])
+def test_an_interrupt_fails_the_rows_that_the_round_had_touched(interrupt: type[BaseException], op: Op) -> None:
+    """Ctrl-C in the middle of a round: what those rows did is never handed out; the others are as they were."""
 
     class Interrupts(PlannedEnv):
+        on = False
+
         def step(self, action: Any) -> Any:
-            if self.index == 1:
-                raise KeyboardInterrupt
+            if self.on:
+                raise interrupt
             return super().step(action)
 
-    engine = LocalEngine([lambda index=index: Interrupts(Plan(BOX), index) for index in range(3)], GymHostOptions())  # type: ignore[misc]
+        def reset(self, **kwargs: Any) -> Any:
+            if self.on:
+                raise interrupt
+            return super().reset(**kwargs)
+
+    engine = LocalEngine([Interrupts(Plan(BOX), index) for index in range(4)], GymHostOptions())
     engine.allocate()
-    run(engine, RESET, RESET, RESET)
-    with pytest.raises(KeyboardInterrupt):
-        run(engine, STEP, STEP, STEP)
-    assert list(engine.block.source) == [Source.NEXT, Source.ROOT, Source.ROOT]
-    assert engine.block.root["observation",].any(axis=1).all()
+    run(engine, RESET, RESET, RESET, RESET)
+    engine.envs[2].on = True  # type: ignore[attr-defined]
+    untouched = [contents(engine.block, row) for row in (1, 3)]
+    with pytest.raises(interrupt):
+        run(engine, op, IDLE, op, op)
+    failed, running = RowState.FAILED, RowState.RUNNING
+    assert list(engine.block.state) == [failed, running, failed, running]
+    assert_same([contents(engine.block, row) for row in (1, 3)], untouched)

@@ -144,3 +144,19 @@ def test_a_complex_entry_widens_without_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same(ours([{"x": 1.5}, {"x": np.complex64(2j)}])["x"], np.array([1.5, 2j]))
+
+
+@pytest.mark.parametrize(
+    "infos",
+    [
+        [{"a": 1, "_a": 2}, {"a": 3, "_a": 4}, {"a": 5, "_a": 6}],
+        [{"_a": 2, "a": 1}, {"_a": 4, "a": 3}, {"_a": 6, "a": 5}],
+        [{"_a": 2}, {"a": 3}, {"a": 5, "_a": 6}],
+        [{"a": 1}, {"_a": 0}, {"a": 5, "_a": 0.5}],
+        [{"a": {"b": 1, "_b": 2}}, {"a": {"b": 1, "_b": 2}, "_a": 3}],
+    ],
+    ids=repr,
+)
+def test_an_entry_that_has_the_name_of_a_mask(infos: list[Any]) -> None:
+    """The two share one array, as in gymnasium."""
+    assert_same(ours(infos), theirs(copy.deepcopy(infos)))

@@ -160,3 +160,19 @@ def test_an_unregistered_spec() -> None:
     spec = EnvSpec("gymbridge-tests/Unregistered-v0", entry_point=Registered, kwargs={"size": 5})
     envs = make_vec(spec, 2, "sync")
     assert envs.single_observation_space.shape == (5,)
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "error", "message"),
+    [
+        (0, ValueError, "num_envs: got 0, expected at least 1"),
+        (-1, ValueError, "num_envs: got -1, expected at least 1"),
+        ("2", TypeError, "num_envs: got '2' of type str, expected an int"),
+        (2.0, TypeError, "num_envs: got 2.0 of type float, expected an int"),
+        (None, TypeError, "num_envs: got None"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["sync", "vector_entry_point", "async", None])
+def test_a_number_of_envs_that_is_none(num_envs: Any, error: type[Exception], message: str, mode: Any) -> None:
+    with pytest.raises(error, match=message):
+        make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode=mode)

@@ -10,6 +10,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from agreement import arrays_in, assert_same, with_final_obs_in_space
+from generated_envs import Plan, makers
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from gymbridge.vector import SyncVectorEnv
@@ -19,6 +21,7 @@ FAMILIES = (
     *("Blackjack", "FrozenLake", "Taxi", "CliffWalking"),
 )
 MODES = tuple(AutoresetMode)
+BOX = spaces.Box(0, 255, (2,), np.uint8)
 
 
 def newest(family: str) -> str:
@@ -247,3 +250,37 @@ def test_wrappers_of_gymnasium(wrapped_twins: tuple[gym.vector.VectorEnv, gym.ve
             if "episode" in infos:  # how long the episode took on the clock
                 infos["episode"].pop("t")
         assert_same(our, their, "step")
+
+
+@pytest.mark.parametrize("how", ["an item of envs", "envs", "set_attr", "patch"])
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+def test_what_users_put_in_an_envs_place_is_what_runs(how: str, mode: AutoresetMode) -> None:
+    """A wrapper, a method set from outside: from the next call on, in ``step`` as in ``reset``."""
+    results = []
+    for cls in (SyncVectorEnv, gym.vector.SyncVectorEnv):
+        envs: Any = cls(makers(Plan(BOX, lengths=(9,)), 2), autoreset_mode=mode)
+        envs.reset(seed=0)
+        envs.step(np.array([0, 0]))
+        first = envs.envs[0]
+
+        def better(action: Any, step: Any = first.step) -> Any:
+            observation, _, *rest = step(action)
+            return (observation, 1000.0, *rest)
+
+        if how == "an item of envs":
+            envs.envs[0] = gym.wrappers.TransformReward(first, lambda reward: 1000.0)
+        elif how == "envs":
+            envs.envs = [gym.wrappers.TransformReward(first, lambda reward: 1000.0), envs.envs[1]]
+        elif how == "set_attr":
+            envs.set_attr("step", [better, envs.envs[1].step])
+        else:
+            first.step = better
+        results.append(envs.step(np.array([0, 0])))
+        assert results[-1][1][0] == 1000
+    assert_same(*results)
+
+
+def test_a_list_of_other_length_cannot_be_put_in_the_envs_place() -> None:
+    envs = SyncVectorEnv(makers(Plan(BOX), 2))
+    with pytest.raises(ValueError, match="envs: got 1 envs, expected 2"):
+        envs.envs = envs.envs[:1]

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
+from gymbridge.engine.contract import env_faults
 from gymbridge.errors import EnvOutputError
 from gymbridge.vector import SyncVectorEnv
 
@@ -79,7 +80,17 @@ def test_an_exact_value_of_another_kind_is_taken(space: spaces.Space, observatio
         (BOX, np.array([1j, 2]), r"observation: got dtype complex128, expected uint8"),
         (BOX, np.array([None, 2]), r"observation: got dtype object, expected uint8"),
         (spaces.Discrete(3), 1.5, r"observation: got 1.5"),
-        (spaces.Discrete(3), None, r"observation: got dtype object, expected int64"),
+        (
+            spaces.Discrete(3),
+            None,
+            r"observation: got None of type NoneType, expected an array of shape \(\) and int64",
+        ),
+        (BOX, None, r"observation: got None of type NoneType, expected an array of shape \(2,\) and uint8"),
+        (BOX, {"x": 1}, r"observation: got {'x': 1} of type dict, expected an array"),
+        (BOX, [[1], [2, 3]], r"observation: got \[\[1\], \[2, 3\]\] of type list, expected an array"),
+        (BOX, ["1", "2"], r"observation: got \['1', '2'\] of type list, expected an array"),
+        (BOX, "12", r"observation: got '12' of type str, expected an array"),
+        (spaces.Dict(a=BOX), {"a": None}, r"env 0: a: got None of type NoneType"),
     ],
     ids=repr,
 )
@@ -181,7 +192,7 @@ def test_disabled_refuses_a_step_after_an_end() -> None:
     envs.reset(seed=0)
     envs.step([0] * 4)
     counts = [len(env.calls) for env in envs.envs]
-    with pytest.raises(ResetNeeded, match=r"episodes of envs \[0, 2\] have ended and autoreset_mode is 'Disabled'"):
+    with pytest.raises(ResetNeeded, match=r"envs \[0, 2\] ended their episode: .* is 'Disabled'"):
         envs.step([0] * 4)
     assert [len(env.calls) for env in envs.envs] == counts
     envs.reset(options={"reset_mask": np.array([True, False, True, False])})
@@ -320,6 +331,8 @@ ONES = np.ones(2, np.uint8)
         ((ONES, 10**400, False, False, {}), "reward"),
         ((ONES, 1.0, np.array([True, False]), False, {}), "terminated"),
         ((ONES, 1.0, False, np.array([True, False]), {}), "truncated"),
+        *(((ONES, 1.0, flag, False, {}), "terminated") for flag in ([False], (False,), "False", None, np.nan, 0.0)),
+        *(((ONES, 1.0, False, flag, {}), "truncated") for flag in ({}, "", np.array(1.0), np.array([False, False]))),
         ((ONES, 1.0, False, False, None), "info"),
         ((ONES, 1.0, False, False, []), "info"),
         ((ONES, 1.0, False, False, "info"), "info"),
@@ -360,6 +373,25 @@ def test_a_bad_outcome_is_named_and_leaves_its_row_as_it_was(
     assert infos == {"_failed": infos["_failed"]}
     for row in (0, 2):
         assert not np.array_equal(observations[row], before[row])
+
+
+@pytest.mark.parametrize("flag", [1, np.int8(1), np.True_, np.array(True), np.array([True]), np.array([[1]])], ids=repr)
+@pytest.mark.parametrize("value", [True, False])
+def test_flags_that_are_taken_as_gymnasium_takes_them(flag: Any, value: bool) -> None:
+    flag = type(flag)(value) if np.ndim(flag) == 0 and not isinstance(flag, np.ndarray) else flag * 0 + value
+
+    class Ends(PlannedEnv):
+        def step(self, action: Any) -> Any:
+            return (*super().step(action)[:2], flag, flag, {})
+
+    results = []
+    for cls in (SyncVectorEnv, gym.vector.SyncVectorEnv):
+        envs = cls([lambda: Ends(Plan(BOX))])
+        envs.reset(seed=0)
+        results.append(envs.step(np.array([0])))
+    assert results[0][2].tolist() == [value]
+    assert_same(*results)
+    assert env_faults(Ends(Plan(BOX)), 3, seed=0) == []
 
 
 @pytest.mark.parametrize(

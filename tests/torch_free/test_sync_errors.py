@@ -50,11 +50,11 @@ PAIR = spaces.Dict(a=spaces.Discrete(3), b=spaces.Box(-1, 1, (2,), np.float32))
         (spaces.Box(-1, 1, (2,)), [[0.0, 1.0], [1.0]], ValueError, r"of the shapes \[\(2,\), \(1,\)\]"),
         (spaces.Box(-1, 1, (2,)), np.zeros((2, 2), complex), ValueError, "dtype complex128, expected float32"),
         (spaces.Box(-1, 1, (2,)), [["a", "b"]] * 2, ValueError, "dtype <U1, expected float32"),
-        (PAIR, {"a": [0, 1]}, KeyError, "action: action lacks the item 'b': got a dict with keys"),
-        (PAIR, [{"a": 0, "b": [0, 0]}] * 2, KeyError, "action: action lacks the item 'a': got a list of length 2"),
+        (PAIR, {"a": [0, 1]}, KeyError, "action lacks the item 'b': got a dict with keys"),
+        (PAIR, [{"a": 0, "b": [0, 0]}] * 2, KeyError, "action lacks the item 'a': got a list of length 2"),
         (PAIR, {"a": [0, 1, 2], "b": np.zeros((2, 2))}, ValueError, "action.a: got 3 actions, expected 2"),
         (PAIR, {"a": [0, 1], "b": np.zeros((2, 3))}, ValueError, r"action.b: got actions of shape \(3,\)"),
-        (spaces.Tuple([PAIR]), ([0, 1],), KeyError, r"action: action.0 lacks the item 'a'"),
+        (spaces.Tuple([PAIR]), ([0, 1],), KeyError, r"\"action.0 lacks the item 'a'"),
     ],
     ids=repr,
 )
@@ -83,6 +83,7 @@ OURS_AND_THEIRS = pytest.mark.parametrize(
         (lambda envs: envs.step(1), TypeError),
         (lambda envs: envs.reset(seed=[1]), ValueError),
         (lambda envs: envs.reset(seed=1.5), TypeError),
+        (lambda envs: envs.reset(seed=-1), gym.error.Error),
         (lambda envs: envs.reset(options={"reset_mask": [True, False]}), TypeError),
         (lambda envs: envs.reset(options={"reset_mask": np.array([True])}), ValueError),
         (lambda envs: envs.reset(options={"reset_mask": np.array([1, 0])}), TypeError),
@@ -199,6 +200,13 @@ def test_a_maker_of_something_else() -> None:
         ([1, "x"], TypeError, "seed: got 'x' of type str for env 1"),
         ([1.0, 2], TypeError, "seed: got 1.0 of type float for env 0"),
         ("ab", TypeError, "seed: got 'a' of type str for env 0"),
+        (1.5, TypeError, "seed: got 1.5 of type float, expected an int"),
+        (np.bool_(True), TypeError, "seed: got .* of type bool"),
+        (np.array(1.5), TypeError, "seed: got .* of type ndarray"),
+        ({1, 2}, TypeError, "seed: got {1, 2} of type set"),
+        ([np.bool_(True), 1], TypeError, "seed: got .* of type bool.* for env 0"),
+        (-1, gym.error.Error, "seed: got -1, expected 0 or greater"),
+        ([0, -2], gym.error.Error, "seed: got -2 for env 1, expected 0 or greater"),
     ],
 )
 def test_bad_seeds_are_refused_before_any_env_is_reset(seed: Any, error: type[Exception], message: str) -> None:
@@ -358,3 +366,71 @@ def test_a_reward_that_is_no_number(dtype: str, reward: Any) -> None:
     envs.reset(seed=0)
     with pytest.raises(EnvOutputError, match=r"^env 0: reward: got "):
         envs.step([0])
+
+
+@pytest.mark.parametrize("call", ["reset", "step"])
+@pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.value)
+def test_an_interrupt_after_the_envs_were_run_asks_for_a_reset(mode: AutoresetMode, call: str) -> None:
+    """What the envs did is never handed out, so no step may build on it."""
+
+    class Interrupts:
+        def __array__(self, *args: Any, **kwargs: Any) -> Any:
+            raise KeyboardInterrupt
+
+    class Tells(PlannedEnv):
+        on = False
+
+        def _info(self, kind: int, infos: Any) -> dict[str, Any]:
+            return {"x": Interrupts() if self.on and self.index == 1 else 1}
+
+    envs = SyncVectorEnv([lambda index=index: Tells(Plan(BOX), index) for index in range(3)], autoreset_mode=mode)  # type: ignore[misc]
+    envs.reset(seed=0)
+    envs.set_attr("on", True)
+    with pytest.raises(KeyboardInterrupt):
+        envs.step([0, 0, 0]) if call == "step" else envs.reset(options={"reset_mask": np.array([True, True, False])})
+    rows = r"\[0, 1, 2\]" if call == "step" else r"\[0, 1\]"
+    with pytest.raises(ResetNeeded, match=f"envs {rows} "):
+        envs.step([0, 0, 0])
+    envs.set_attr("on", False)
+    envs.reset(seed=0)
+    envs.step([0, 0, 0])
+
+
+class CachedError(PlannedEnv):
+    """Raises one and the same exception object in each step."""
+
+    error: Exception = RuntimeError("broken")
+
+    def step(self, action: Any) -> Any:
+        raise self.error
+
+
+def raised_by(error: Exception, times: int) -> Exception:
+    class Raises(CachedError):
+        pass
+
+    Raises.error = error
+    envs = SyncVectorEnv([lambda: Raises(Plan(BOX))])
+    for _ in range(times):
+        envs.reset(seed=0)
+        with pytest.raises(Exception) as raised:  # noqa: PT011 - the type is the caller's
+            envs.step([0])
+        assert raised.value is error
+    return error
+
+
+@pytest.mark.skipif(not hasattr(BaseException, "add_note"), reason="notes came with Python 3.11")
+def test_an_exception_that_is_raised_again_gets_its_note_once() -> None:
+    assert raised_by(RuntimeError("broken"), 3).__notes__ == ["raised by env 0"]
+
+
+def test_a_cached_output_error_is_told_with_its_env_once() -> None:
+    assert str(raised_by(EnvOutputError("reward: got None"), 3)) == "env 0: reward: got None"
+
+
+def test_an_exception_that_refuses_attributes_in_its_own_way_still_comes_out() -> None:
+    class Closed(RuntimeError):
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise LookupError(name)
+
+    raised_by(Closed("broken"), 1)

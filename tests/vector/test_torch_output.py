@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 from agreement import assert_same
-from generated_envs import Plan, makers
+from generated_envs import Plan, PlannedEnv, makers
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_strategies import any_spaces, batchable
 
+from gymbridge.errors import EnvOutputError
 from gymbridge.vector import SyncVectorEnv
 from gymbridge.vector.torch_output import require_dtype
 
@@ -137,6 +138,28 @@ def test_bad_tensors_as_actions() -> None:
     ):
         with pytest.raises(error, match=r"^action: got "):
             envs.step(actions)
+    for tensor in (torch.zeros(2, device="meta"), torch.zeros(2, dtype=torch.bfloat16), torch.eye(2).to_sparse()):
+        for actions in (tensor, list(tensor)) if tensor.layout is torch.strided else (tensor,):
+            with pytest.raises(
+                TypeError, match=r"^action: got a tensor of torch\..*, expected one that numpy can hold"
+            ):
+                envs.step(actions)
+    with pytest.raises(TypeError, match=r"^options\['reset_mask'\]: got a tensor of torch.bool on device 'meta'"):
+        envs.reset(options={"reset_mask": torch.ones(2, dtype=torch.bool, device="meta")})
+
+
+def test_a_device_without_data_is_refused() -> None:
+    with pytest.raises(ValueError, match="device: got 'meta', expected one that holds data"):
+        SyncVectorEnv(makers(Plan(BOX), 1), output="torch", device="meta")
+
+
+def test_a_tensor_with_a_gradient_is_no_observation() -> None:
+    class Shows(PlannedEnv):
+        def _observation(self) -> Any:
+            return torch.zeros(2, requires_grad=True)
+
+    with pytest.raises(EnvOutputError, match=r"^env 0: observation: got tensor.* of type Tensor, expected an array of"):
+        SyncVectorEnv([lambda: Shows(Plan(spaces.Box(-1, 1, (2,))))]).reset()
 
 
 def test_what_torch_or_the_device_lacks_is_refused_before_any_step() -> None:

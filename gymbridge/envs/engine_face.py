@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -29,8 +30,8 @@ from gymbridge.envs.tensordicts import Assembler, entry
 from gymbridge.envs.transitions import put_first, put_next
 from gymbridge.reward_dtypes import block_dtype_of_reward
 from gymbridge.spaces.conversion import observation_spec, space_to_spec
-from gymbridge.spaces.naming import observation_tree
-from gymbridge.specs import Composite, Unbounded
+from gymbridge.spaces.naming import SpaceLeaf, observation_tree
+from gymbridge.specs import Composite, NonTensor, Unbounded
 
 __all__ = ["EngineFace", "FaceOptions"]
 
@@ -47,6 +48,7 @@ class FaceOptions:
         info_spec: infos that are kept, for one env; None for none.
         reward_dtype: dtype of the rewards.
         warn_of_unknown_infos: warn once of an info entry that ``info_spec`` does not have.
+        left_out_infos: paths of entries that it does not warn of.
 
     Raises:
         TypeError: a ``reward_dtype`` that is no floating dtype, or an ``info_spec`` that is no Composite of tensors.
@@ -57,6 +59,7 @@ class FaceOptions:
     info_spec: Composite | None = None
     reward_dtype: torch.dtype = torch.float32
     warn_of_unknown_infos: bool = False
+    left_out_infos: frozenset[tuple[Any, ...]] = frozenset()
     host: GymHostOptions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,6 +67,7 @@ class FaceOptions:
             reward_dtype=block_dtype_of_reward(self.reward_dtype),
             info_leaves=info_leaves(self.info_spec),
             warn_of_unknown_infos=self.warn_of_unknown_infos,
+            left_out_infos=self.left_out_infos,
         )
         object.__setattr__(self, "host", host)
 
@@ -315,11 +319,13 @@ def _object_entries(
     """Position of a leaf of objects among the env's leaves -> what turns them into entries."""
     spaces = {leaf.key: leaf for leaf in observation_tree(env.observation_space).leaves}
     single = observation_spec(env.observation_space, device=device)
-    return {
-        position: ObjectEntries(spaces[leaf.key], single[leaf.key], batched[leaf.key], batch_size)
-        for position, leaf in enumerate(env.root_leaves)
-        if leaf.key in spaces and not spaces[leaf.key].is_array
-    }
+    entries = {}
+    for position, leaf in enumerate(env.root_leaves):
+        if leaf.dtype.hasobject:
+            info = SpaceLeaf(leaf.key, gym.Space(), is_array=False)
+            one = single[leaf.key] if leaf.key in spaces else NonTensor(())
+            entries[position] = ObjectEntries(spaces.get(leaf.key, info), one, batched[leaf.key], batch_size)
+    return entries
 
 
 def _groups(spec: Composite) -> list[Key]:

@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-from gymnasium.spaces import Text
 from tensordict import NonTensorStack
 
 from gymbridge.engine.conform import snapshot_of_object
 from gymbridge.spaces.actions import objects_in
 from gymbridge.spaces.naming import SpaceLeaf
 from gymbridge.spaces.samples import decoded_leaf, encoded_leaf
+from gymbridge.spaces.translation import translation_of
 from gymbridge.specs import NonTensor
 from gymbridge.specs._leaf import LeafSpec
 
@@ -45,11 +45,11 @@ class ObjectEntries:
         self._single = single
         self._batched = batched
         self._batch_size = batch_size
-        self._of_texts = isinstance(leaf.space, Text) and isinstance(batched, NonTensor) and len(batch_size) == 1
+        self._plain = isinstance(batched, NonTensor) and len(batch_size) == 1 and translation_of(leaf.space) is None
 
     def entry(self, array: Array) -> Any:
         """The entry ``[*B]`` for an array ``[*B]`` of objects, with copies of those that may change."""
-        if self._of_texts and all(type(value) is str for value in array):
+        if self._plain and all(type(value) is str for value in array):
             return NonTensorStack(*array)  # half the cost of wrapping each
         copies = np.empty(array.shape, object)
         for at in np.ndindex(*array.shape):

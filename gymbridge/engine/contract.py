@@ -126,6 +126,10 @@ def _observation_faults(env: gym.Env[Any, Any], observation: Any) -> Iterator[st
 
 
 def _leaf_faults(leaf: Any, value: Any) -> Iterator[str]:
+    if not leaf.is_array:
+        if not leaf.space.contains(value):
+            yield f"{leaf.name}: got {value!r}, expected a value of {leaf.space}"
+        return
     if isinstance(value, (np.ndarray, np.generic)) and not isinstance(leaf.space, spaces.Discrete):
         if value.shape != leaf.shape:
             yield f"{leaf.name}: got shape {value.shape}, expected {leaf.shape}"

@@ -40,7 +40,8 @@ class GymHostOptions:
         reward_dtype: dtype of the rewards in the block.
         collect_infos: hand the infos over as they are, in the report.
         info_leaves: entries of the infos that become leaves of the block, keyed by their path in the info.
-        warn_of_unknown_infos: warn once of an entry that is none of ``info_leaves``.
+        warn_of_unknown_infos: warn once of an entry that is none of ``info_leaves`` and not in ``left_out_infos``.
+        left_out_infos: paths of entries that are known and left out.
     """
 
     conform: Conform = exact
@@ -48,6 +49,7 @@ class GymHostOptions:
     collect_infos: bool = False
     info_leaves: tuple[Leaf, ...] = ()
     warn_of_unknown_infos: bool = False
+    left_out_infos: frozenset[tuple[Any, ...]] = frozenset()
 
     @classmethod
     def for_gymnasium(cls, reward_dtype: np.dtype[Any]) -> GymHostOptions:
@@ -73,13 +75,13 @@ class GymEnvDescription:
     @property
     def input_leaves(self) -> tuple[Leaf, ...]:
         """The action."""
-        tree = action_tree(self.action_space, arrays_only=False)
+        tree = action_tree(self.action_space)
         return tuple(Leaf(leaf.key, leaf.shape, leaf.dtype) for leaf in tree.leaves)
 
     @property
     def root_leaves(self) -> tuple[Leaf, ...]:
         """The observation and, if they are to be leaves, the infos with a mask of those present."""
-        tree = observation_tree(self.observation_space, arrays_only=False)
+        tree = observation_tree(self.observation_space)
         observation = [Leaf(leaf.key, leaf.shape, leaf.dtype) for leaf in tree.leaves]
         infos = [
             part
@@ -128,13 +130,12 @@ class GymHost:
     def __init__(self, envs: Sequence[gym.Env[Any, Any]], options: GymHostOptions, block: Block):
         self.envs = envs
         self._options = options
-        self._known_infos = {
-            leaf.key[:length] for leaf in options.info_leaves for length in range(1, len(leaf.key) + 1)
-        }
+        groups = {leaf.key[:length] for leaf in options.info_leaves for length in range(1, len(leaf.key) + 1)}
+        self._known_infos = groups | options.left_out_infos
         self._warn_of_unknown_infos = options.warn_of_unknown_infos
 
         num_rows = len(self.envs)
-        tree = observation_tree(self.envs[0].observation_space, arrays_only=False)
+        tree = observation_tree(self.envs[0].observation_space)
         self._root = SectionRows(block.root, tree, options.conform, options.info_leaves)
         self._next = SectionRows(block.next, tree, options.conform, options.info_leaves)
         # setting an item of a memoryview costs less than one of an array, and a string is no number to it
@@ -267,7 +268,7 @@ class GymHost:
         return report
 
     def _warn_of_unknown(self, row: int, info: Mapping[str, Any]) -> None:
-        unknown = sorted(".".join(key) for key, _ in info_entries(info) if key not in self._known_infos)
+        unknown = sorted(".".join(map(str, key)) for key, _ in info_entries(info) if key not in self._known_infos)
         if unknown:
             self._warn_of_unknown_infos = False
             warnings.warn(

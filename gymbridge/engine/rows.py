@@ -45,20 +45,20 @@ class SectionRows:
         for put, value in zip(self._put, values, strict=True):
             put(row, value)
 
-    def checked_info(self, info: Mapping[str, Any]) -> list[npt.NDArray[Any] | None]:
+    def checked_info(self, info: Mapping[str, Any]) -> list[Any]:
         """The entries that are leaves, None for one that the info lacks."""
         return [_info_entry(leaf, info) for leaf, _, _ in self._infos]
 
-    def write_info(self, row: int, values: Sequence[npt.NDArray[Any] | None]) -> None:
-        """Writes the checked entries of an info; one that is None reads zero."""
-        for (_, array, mask), value in zip(self._infos, values, strict=True):
-            array[row] = 0 if value is None else value
+    def write_info(self, row: int, values: Sequence[Any]) -> None:
+        """Writes the checked entries of an info; one that is None reads zero, or None where it would be an object."""
+        for (leaf, array, mask), value in zip(self._infos, values, strict=True):
+            array[row] = 0 if value is None and not leaf.dtype.hasobject else value
             mask[row] = value is not None
 
     def no_info(self, row: int) -> None:
         """Zeroes the entries that are leaves."""
-        for _, array, mask in self._infos:
-            array[row] = 0
+        for leaf, array, mask in self._infos:
+            array[row] = None if leaf.dtype.hasobject else 0
             mask[row] = False
 
 
@@ -126,8 +126,8 @@ def info_entries(info: Mapping[str, Any], prefix: Key = ()) -> Iterator[tuple[Ke
             yield (*prefix, key), value
 
 
-def _info_entry(leaf: Leaf, info: Any) -> npt.NDArray[Any] | None:
-    """What an info has at a leaf's path, None if nothing."""
+def _info_entry(leaf: Leaf, info: Any) -> Any:
+    """What an info has at a leaf's path, None if nothing: an array of the leaf's dtype, or the object."""
     value = info
     try:
         for part in leaf.key:
@@ -136,10 +136,17 @@ def _info_entry(leaf: Leaf, info: Any) -> npt.NDArray[Any] | None:
         return None
     if value is None:
         return None
+    if leaf.dtype.hasobject:
+        return value.copy() if isinstance(value, np.ndarray) else value
     name = f"info.{'.'.join(leaf.key)}"
     given = as_array(name, value, f"shape {leaf.shape} and dtype {leaf.dtype}")
     if given.shape != leaf.shape or not np.can_cast(given.dtype, leaf.dtype, "same_kind"):
         raise EnvOutputError(
             f"{name}: got shape {given.shape} and dtype {given.dtype}, expected {leaf.shape} and {leaf.dtype}"
         )
-    return given
+    cast = given.astype(leaf.dtype)
+    if cast.dtype.kind in "iu" and not np.array_equal(cast, given):
+        raise EnvOutputError(
+            f"{name}: got {value!r} of dtype {given.dtype}, expected {leaf.dtype}: the cast changes it"
+        )
+    return cast

@@ -49,12 +49,13 @@ class TensorDictActionRows:
         self._num_rows = batch_size.numel()
         codec = ActionCodec(space, categorical_action_encoding=categorical_action_encoding)
         self._decode = codec.decode
-        self._any_action = None if categorical_action_encoding else codec.encode(_first_actions(codec))
+        has_objects = not all(leaf.is_array for leaf in self._tree.leaves)
+        self._any_action = None if categorical_action_encoding or has_objects else codec.encode(_first_actions(codec))
         specs = Composite({"action": spec}, shape=batch_size)
         leaves = [(leaf.key, specs[leaf.key]) for leaf in self._tree.leaves]
         self._leaves = [(key, spec, spec.shape, spec.dtype) for key, spec in leaves]
         # one tensor whose numbers are the env's own is by far the most common action: it has a short way of its own
-        self._plain = self._tree.is_leaf and categorical_action_encoding
+        self._plain = self._tree.is_leaf and categorical_action_encoding and not has_objects
         self._plain_shape = (self._num_rows, *self._tree.leaves[0].shape) if self._plain else ()
 
     def __call__(self, tensordict: TensorDictBase, ops: bytes) -> Iterable[Any]:

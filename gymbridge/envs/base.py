@@ -684,6 +684,10 @@ def require_like(key: NestedKey, value: Any, spec: TensorSpec, tensordict: Tenso
         raise KeyError(
             f"{name}: missing, expected shape {[*spec.shape]} and {spec.dtype}; got keys {[*tensordict.keys()]}"
         )
+    if spec.dtype is None:  # data that are no tensor
+        if found := spec.faults(value, (name,)):
+            raise ValueError("; ".join(found))
+        return
     if not isinstance(value, torch.Tensor):
         raise TypeError(
             f"{name}: got {type(value).__name__}, expected a tensor of shape {[*spec.shape]} and {spec.dtype}"

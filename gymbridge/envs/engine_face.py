@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -24,11 +25,13 @@ from gymbridge.engine.reader import BlockReader
 from gymbridge.envs.action_rows import TensorDictActionRows
 from gymbridge.envs.base import FLAGS, require_like
 from gymbridge.envs.info_specs import info_leaves
+from gymbridge.envs.object_entries import ObjectEntries
 from gymbridge.envs.tensordicts import Assembler, entry
 from gymbridge.envs.transitions import put_first, put_next
 from gymbridge.reward_dtypes import block_dtype_of_reward
 from gymbridge.spaces.conversion import observation_spec, space_to_spec
-from gymbridge.specs import Composite, Unbounded
+from gymbridge.spaces.naming import SpaceLeaf, observation_tree
+from gymbridge.specs import Composite, NonTensor, Unbounded
 
 __all__ = ["EngineFace", "FaceOptions"]
 
@@ -45,6 +48,7 @@ class FaceOptions:
         info_spec: infos that are kept, for one env; None for none.
         reward_dtype: dtype of the rewards.
         warn_of_unknown_infos: warn once of an info entry that ``info_spec`` does not have.
+        left_out_infos: paths of entries that it does not warn of.
 
     Raises:
         TypeError: a ``reward_dtype`` that is no floating dtype, or an ``info_spec`` that is no Composite of tensors.
@@ -55,6 +59,7 @@ class FaceOptions:
     info_spec: Composite | None = None
     reward_dtype: torch.dtype = torch.float32
     warn_of_unknown_infos: bool = False
+    left_out_infos: frozenset[tuple[Any, ...]] = frozenset()
     host: GymHostOptions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +67,7 @@ class FaceOptions:
             reward_dtype=block_dtype_of_reward(self.reward_dtype),
             info_leaves=info_leaves(self.info_spec),
             warn_of_unknown_infos=self.warn_of_unknown_infos,
+            left_out_infos=self.left_out_infos,
         )
         object.__setattr__(self, "host", host)
 
@@ -119,6 +125,7 @@ class EngineFace:
         groups = _groups(self.observation_spec)
         self._assemble_next = Assembler([*self._keys, ("reward",), *flags], batch_size, device, groups)
         self._assemble_root = Assembler([*self._keys, *flags], batch_size, device, groups)
+        self._objects = _object_entries(env, self.observation_spec, batch_size, device)
         self._moves = device is not None and device.type != "cpu"
         self._reward_dtype = reward_dtype if reward_dtype is torch.bfloat16 else None
 
@@ -238,7 +245,7 @@ class EngineFace:
         if untouched is not None:
             self._put_own(arrays, tensordict, untouched)
             for position in self._infos:
-                arrays[position][untouched] = 0
+                arrays[position][untouched] = None if arrays[position].dtype.hasobject else 0
             reward[untouched] = 0
             self._put_own_flags((done, terminated, truncated), tensordict, untouched)
         tensors = self._tensors([*arrays, reward, done, terminated, truncated])
@@ -274,7 +281,9 @@ class EngineFace:
         latest: list[Array] | None = None
         for position, key in enumerate(self._keys):
             own = None if tensordict is None else tensordict.get(key, None)
-            if own is None or own.shape != arrays[position].shape:
+            if own is not None and position in self._objects:
+                arrays[position][rows] = self._objects[position].array(own)[rows]
+            elif own is None or own.shape != arrays[position].shape:
                 latest = latest or self._reader.latest()
                 arrays[position][rows] = latest[position][rows]
             else:
@@ -292,9 +301,31 @@ class EngineFace:
             else:
                 flag[rows] = own.detach().cpu().numpy()[rows]
 
-    def _tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
+    def _tensors(self, arrays: Sequence[Array]) -> list[Any]:
+        if self._objects:
+            return [
+                self._objects[position].entry(array)
+                if position in self._objects
+                else torch.from_numpy(array).to(self._device or "cpu")
+                for position, array in enumerate(arrays)
+            ]
         tensors = [torch.from_numpy(array) for array in arrays]
         return [tensor.to(self._device) for tensor in tensors] if self._moves else tensors
+
+
+def _object_entries(
+    env: GymEnvDescription, batched: Composite, batch_size: torch.Size, device: torch.device | None
+) -> dict[int, ObjectEntries]:
+    """Position of a leaf of objects among the env's leaves -> what turns them into entries."""
+    spaces = {leaf.key: leaf for leaf in observation_tree(env.observation_space).leaves}
+    single = observation_spec(env.observation_space, device=device)
+    entries = {}
+    for position, leaf in enumerate(env.root_leaves):
+        if leaf.dtype.hasobject:
+            info = SpaceLeaf(leaf.key, gym.Space(), is_array=False)
+            one = single[leaf.key] if leaf.key in spaces else NonTensor(())
+            entries[position] = ObjectEntries(spaces.get(leaf.key, info), one, batched[leaf.key], batch_size)
+    return entries
 
 
 def _groups(spec: Composite) -> list[Key]:

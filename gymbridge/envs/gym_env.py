@@ -28,8 +28,8 @@ class GymEnv(EngineEnv):
         categorical_action_encoding: discrete actions are int64 numbers; with False, one-hot vectors.
         info: None drops the infos. A ``Composite`` of specs without a batch names those to keep, ``"auto"`` finds them
             by random steps of a separate env, until an episode ends or for 1,000 steps. They are leaves under
-            ``"info"``; ``("info", "_mask", key)``, a bool ``[]``, says whether an entry was there, and one that was not
-            reads zero.
+            ``"info"``, what is no number or array non-tensor data; ``("info", "_mask", key)``, a bool ``[]``, says
+            whether an entry was there, and one that was not reads zero, or None.
         reward_dtype: dtype of the reward ``[1]``.
         **make_kwargs: for ``gymnasium.make`` or the maker.
 
@@ -62,11 +62,13 @@ class GymEnv(EngineEnv):
     ):
         super().__init__(device=device)
         self._make = EnvMaker(env_or_id_or_maker, make_kwargs, remakes=info == "auto")
+        info_spec, left_out = discover_infos(self._make) if info == "auto" else (info, frozenset())
         self.options = FaceOptions(
             categorical_action_encoding=categorical_action_encoding,
-            info_spec=discover_infos(self._make) if info == "auto" else info,
+            info_spec=info_spec,
             reward_dtype=reward_dtype,
             warn_of_unknown_infos=info == "auto",
+            left_out_infos=left_out,
         )
         _ = self._face
 

@@ -13,7 +13,7 @@ import torch
 
 from gymbridge.engine.layout import Leaf
 from gymbridge.engine.rows import info_entries
-from gymbridge.specs import Composite, Unbounded
+from gymbridge.specs import Composite, NonTensor, Unbounded
 
 __all__ = ["discover_infos", "info_leaves"]
 
@@ -25,7 +25,7 @@ def info_leaves(info_spec: Composite | None) -> tuple[Leaf, ...]:
     """The leaves of a spec of infos, keyed by their path in the info.
 
     Raises:
-        TypeError: something that is not a Composite, or a leaf that is not a tensor.
+        TypeError: something that is not a Composite, or a leaf of a dtype that numpy lacks.
         ValueError: a spec with a batch shape, or a top-level key ``"_mask"``.
     """
     if info_spec is None:
@@ -39,20 +39,26 @@ def info_leaves(info_spec: Composite | None) -> tuple[Leaf, ...]:
     leaves = []
     for key, spec in info_spec.items(True, True):
         path = (key,) if isinstance(key, str) else key
-        if spec.dtype is None:
-            raise TypeError(f"info: {'.'.join(path)} has the spec {spec}, expected one of a tensor")
+        if isinstance(spec, NonTensor):
+            if spec.shape:
+                raise ValueError(f"info: {'.'.join(path)} has the batch shape {[*spec.shape]}, expected none")
+            leaves.append(Leaf(path, (), np.dtype(object)))
+            continue
         if spec.dtype is torch.bfloat16:
             raise TypeError(f"info: {'.'.join(path)} has dtype {spec.dtype}, expected one that numpy has")
         leaves.append(Leaf(path, tuple(spec.shape), torch.empty(0, dtype=spec.dtype).numpy().dtype))
     return tuple(leaves)
 
 
-def discover_infos(make: Callable[[], gym.Env[Any, Any]]) -> Composite:
-    """The numeric entries that an env's infos have, found by random steps of an env made for that.
+def discover_infos(make: Callable[[], gym.Env[Any, Any]]) -> tuple[Composite, frozenset[tuple[Any, ...]]]:
+    """The entries that an env's infos have, found by random steps of an env made for that.
 
-    Steps go on until an episode ends, 1,000 at most. An entry that was an int and then a float is a float. Entries that
-    are no numbers or arrays of numbers that torch has, that change their shape, or that are a dict at other times, are
-    left out and named in one warning.
+    Steps go on until an episode ends, 1,000 at most. An entry that was an int and then a float is a float. One that is
+    no number or array of numbers that torch has, or that changes its shape, is a ``NonTensor``. One whose key is not a
+    string, or that is a dict at other times, is left out, and named in one warning.
+
+    Returns:
+        The spec of the entries that are kept, and the paths of those left out.
     """
     env = make()
     found = _Found()
@@ -67,47 +73,46 @@ def discover_infos(make: Callable[[], gym.Env[Any, Any]]) -> Composite:
                 break
     finally:
         env.close()
-    spec = found.spec()
-    if found.left_out:
-        names = sorted(".".join(map(str, path)) for path in found.left_out)
+    left_out = found.left_out()
+    if left_out:
+        names = sorted(".".join(map(str, path)) for path in left_out)
         warnings.warn(
-            f"info entries that are no leaves of one shape and of numbers are left out: {names}", stacklevel=2
+            f"info entries whose keys are no strings, or that are dicts at other times, are left out: {names}",
+            stacklevel=3,
         )
-    return spec
+    return found.spec(), left_out
 
 
 class _Found:
-    """The entries of the infos seen so far."""
+    """The entries of the infos seen so far: an array like theirs, or None where no array is like all of them."""
 
     def __init__(self) -> None:
-        self.entries: dict[tuple[Any, ...], npt.NDArray[Any]] = {}
-        self.left_out: set[tuple[Any, ...]] = set()
+        self.entries: dict[tuple[Any, ...], npt.NDArray[Any] | None] = {}
 
     def look_at(self, info: Any) -> None:
         if not isinstance(info, Mapping):
             return  # the first step says what is wrong with it
         for path, value in info_entries(info):
-            if path not in self.left_out and value is not None:
-                merged = _merged(self.entries.get(path), _as_numbers(path, value))
-                if merged is None:
-                    self.left_out.add(path)
-                else:
-                    self.entries[path] = merged
+            if value is not None:
+                now = _as_numbers(value)
+                self.entries[path] = _merged(self.entries[path], now) if path in self.entries else now
+
+    def left_out(self) -> frozenset[tuple[Any, ...]]:
+        groups = {path[:length] for path in self.entries for length in range(1, len(path))}
+        odd = {path for path in self.entries if not all(isinstance(part, str) for part in path)}
+        return frozenset((groups & set(self.entries)) | odd)
 
     def spec(self) -> Composite:
-        groups = {path[:length] for path in self.entries for length in range(1, len(path))}
-        self.left_out |= groups & set(self.entries)
         spec = Composite()
         for path, array in self.entries.items():
-            if path not in self.left_out:
-                spec.set(path, Unbounded(array.shape, dtype=torch.from_numpy(array).dtype))
+            if path not in self.left_out():
+                kept = NonTensor(()) if array is None else Unbounded(array.shape, dtype=torch.from_numpy(array).dtype)
+                spec.set(path, kept)
         return spec
 
 
-def _as_numbers(path: tuple[Any, ...], value: Any) -> npt.NDArray[Any] | None:
-    """The value as an array that torch can have; None where there is none."""
-    if not all(isinstance(part, str) for part in path):
-        return None
+def _as_numbers(value: Any) -> npt.NDArray[Any] | None:
+    """An array like the value that torch can have; None where there is none."""
     try:
         array = np.asarray(value)
         torch.from_numpy(np.empty(0, array.dtype))
@@ -118,8 +123,6 @@ def _as_numbers(path: tuple[Any, ...], value: Any) -> npt.NDArray[Any] | None:
 
 def _merged(before: npt.NDArray[Any] | None, now: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
     """An array of the shape of both and a dtype that holds both; None where there is none."""
-    if before is None or now is None:
-        return now
-    if before.shape != now.shape:
+    if before is None or now is None or before.shape != now.shape:
         return None
     return np.empty(now.shape, np.result_type(before, now))

@@ -10,6 +10,7 @@ from gymnasium.spaces import Discrete, MultiDiscrete
 from gymbridge.errors import SpecError
 from gymbridge.spaces.leaves import leaf_spec
 from gymbridge.spaces.naming import action_tree
+from gymbridge.spaces.samples import decoded_leaf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
     from gymbridge.spaces.naming import SpaceLeaf
     from gymbridge.specs._bridge import DeviceLike
+    from gymbridge.specs._leaf import LeafSpec
 
-__all__ = ["ActionCodec"]
+__all__ = ["ActionCodec", "objects_in"]
 
 
 class ActionCodec:
@@ -31,7 +33,7 @@ class ActionCodec:
     encodings are checked here.
 
     Args:
-        space: action space of one env; parts that are arrays only.
+        space: action space of one env.
         device: where the tensors that ``encode`` gives are; None is torch's default device.
         categorical_action_encoding: False where the tensors have one-hot encodings of ``Discrete`` and
             ``MultiDiscrete`` (bools).
@@ -40,7 +42,7 @@ class ActionCodec:
         leaves: the leaves of the space, in the order in which ``encode`` and ``decode`` have them.
 
     Raises:
-        UnsupportedSpaceError: a part of the space is no array, or no tensor holds it.
+        UnsupportedSpaceError: a part of the space has no translation, or no tensor holds it.
 
     Example:
         >>> import torch
@@ -57,12 +59,21 @@ class ActionCodec:
     def __init__(self, space: Space[Any], *, device: DeviceLike = None, categorical_action_encoding: bool = True):
         self.leaves: tuple[SpaceLeaf, ...] = action_tree(space).leaves
         self._specs = [leaf_spec(leaf.space, leaf.key, device, categorical_action_encoding) for leaf in self.leaves]
-        decoders = [_as_array if categorical_action_encoding else _decoder(leaf) for leaf in self.leaves]
+        decoders = [
+            _ObjectDecoder(leaf, spec)
+            if not leaf.is_array
+            else _as_array
+            if categorical_action_encoding
+            else _decoder(leaf)
+            for leaf, spec in zip(self.leaves, self._specs, strict=True)
+        ]
         self._decoders = decoders
         self._only = decoders[0] if len(decoders) == 1 else None
 
     def decode(self, tensors: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
         """Return the actions as arrays ``[*B, *leaf.shape]`` of the leaf's dtype, which may share a tensor's memory.
+
+        A leaf that is no array has an array ``[*B]`` of objects.
 
         Raises:
             SpecError: a one-hot encoding does not have exactly one True for each choice; the message names it.
@@ -104,6 +115,29 @@ def _decoder(leaf: SpaceLeaf) -> Callable[[torch.Tensor], NDArray[Any]]:
             return lambda bits: np.zeros((*bits.shape[:-1], *leaf.shape), leaf.dtype)
         return _OneHotDecoder(leaf, leaf.space.nvec)
     return _as_array
+
+
+class _ObjectDecoder:
+    """The data of a non-tensor entry, or what a user's translation makes of a tensor, as an array of objects."""
+
+    def __init__(self, leaf: SpaceLeaf, spec: LeafSpec):
+        self._leaf = leaf
+        self._spec = spec
+
+    def __call__(self, entry: Any) -> NDArray[Any]:
+        batch = entry.shape[: len(entry.shape) - len(self._spec.shape)]
+        return objects_in(decoded_leaf(self._leaf, entry, self._spec, batch), batch)
+
+
+def objects_in(nested: Any, batch: Sequence[int]) -> NDArray[Any]:
+    """An array ``[*batch]`` of the objects in nested sequences, which stay as they are."""
+    objects = np.empty(batch, object)
+    for at in np.ndindex(*batch):
+        value = nested
+        for index in at:
+            value = value[index]
+        objects[at] = value
+    return objects
 
 
 class _OneHotDecoder:

@@ -276,59 +276,32 @@ class SpaceTree:
         return (self.unflatten(values) for values in zip(*arrays, strict=True))
 
 
-def _tree(space: Space[Any], node: _Node, arrays_only: bool) -> SpaceTree:
-    tree = SpaceTree(space, node)
-    for leaf in tree.leaves:
-        if arrays_only and not leaf.is_array:
-            raise UnsupportedSpaceError(
-                f"{leaf.name}: {leaf.space} has no arrays for samples; "
-                f"expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them"
-            )
-    return tree
-
-
-def space_tree(space: Space[Any], key: Key = (), *, arrays_only: bool = True) -> SpaceTree:
+def space_tree(space: Space[Any], key: Key = ()) -> SpaceTree:
     """The tree of a space that stands at ``key``, without the rules for the root.
 
-    Args:
-        space: the space.
-        key: where it stands.
-        arrays_only: refuse spaces whose samples are not arrays (``Text``, ``Graph``, ``Sequence``, ``OneOf`` and
-            registered ones); otherwise they are leaves.
+    A space whose samples are not arrays (``Text``, ``Graph``, ``Sequence``, ``OneOf``, or one that nobody knows) is a
+    leaf of objects.
 
     Raises:
-        UnsupportedSpaceError: a part has no translation, or is no array.
         TypeError: not a space, or a ``Dict`` key that is not a string.
     """
-    return _tree(space, _below(space, key), arrays_only)
+    return SpaceTree(space, _below(space, key))
 
 
-def observation_tree(space: Space[Any], *, arrays_only: bool = True) -> SpaceTree:
+def observation_tree(space: Space[Any]) -> SpaceTree:
     """The tree of an observation space, with its keys as they stand in an env's TensorDict.
 
-    Args:
-        space: the space.
-        arrays_only: refuse spaces whose samples are not arrays; otherwise they are leaves.
-
     Raises:
-        UnsupportedSpaceError: a part has no translation, or is no array.
         TypeError: not a space, or a ``Dict`` key that is not a string.
     """
     root = _node(space, (), root_key)
-    if isinstance(root, _DictNode):
-        return _tree(space, root, arrays_only)
-    return space_tree(space, ("observation",), arrays_only=arrays_only)
+    return SpaceTree(space, root) if isinstance(root, _DictNode) else space_tree(space, ("observation",))
 
 
-def action_tree(space: Space[Any], *, arrays_only: bool = True) -> SpaceTree:
+def action_tree(space: Space[Any]) -> SpaceTree:
     """The tree of an action space: everything under ``"action"``.
 
-    Args:
-        space: the space.
-        arrays_only: refuse spaces whose samples are not arrays; otherwise they are leaves.
-
     Raises:
-        UnsupportedSpaceError: a part has no translation, or is no array.
         TypeError: not a space, or a ``Dict`` key that is not a string.
     """
-    return space_tree(space, ("action",), arrays_only=arrays_only)
+    return space_tree(space, ("action",))

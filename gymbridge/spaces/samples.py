@@ -56,10 +56,10 @@ def to_tensordict(
     spec = observation_spec(space, device=device, batch_size=batch_size)
     if spec.shape and min(spec.shape) < 0:
         raise ValueError(f"batch_size: got {list(spec.shape)}, expected sizes")
-    tree = observation_tree(space, arrays_only=False)
+    tree = observation_tree(space)
     leaves = zip(tree.leaves, tree.flatten(sample), strict=True)
     return _filled(
-        spec, (), {leaf.key: _encoded(leaf, value, spec.get(leaf.key), spec.shape) for leaf, value in leaves}
+        spec, (), {leaf.key: encoded_leaf(leaf, value, spec.get(leaf.key), spec.shape) for leaf, value in leaves}
     )
 
 
@@ -72,7 +72,12 @@ def _filled(spec: Composite, key: Key, values: Mapping[Key, Any]) -> TensorDict:
     return TensorDict(entries, batch_size=spec.shape, device=spec.device)
 
 
-def _encoded(leaf: SpaceLeaf, value: Any, spec: LeafSpec, batch: torch.Size) -> Any:
+def encoded_leaf(leaf: SpaceLeaf, value: Any, spec: LeafSpec, batch: torch.Size) -> Any:
+    """Return the entry of a TensorDict for a leaf's value, or for a batch of them in arrays or nested sequences.
+
+    Raises:
+        SpecError: the value has another shape than the leaf's, or its spec cannot hold it.
+    """
     translation = translation_of(leaf.space)
     to_tensor = translation.to_tensor if translation is not None else None
     try:
@@ -128,14 +133,22 @@ def from_tensordict(space: Space[Any], td: TensorDictBase) -> Any:
         (True, 'int64')
     """
     spec = observation_spec(space)
-    tree = observation_tree(space, arrays_only=False)
-    return tree.unflatten([_decoded(leaf, spec.get(leaf.key), td) for leaf in tree.leaves])
+    tree = observation_tree(space)
+    values = []
+    for leaf in tree.leaves:
+        value = td.get(leaf.key, None)
+        if value is None:
+            raise KeyError(f"{leaf.name}: missing, the TensorDict has {sorted(map(str, td.keys(True, True)))}")
+        values.append(decoded_leaf(leaf, value, spec.get(leaf.key), td.batch_size))
+    return tree.unflatten(values)
 
 
-def _decoded(leaf: SpaceLeaf, spec: LeafSpec, td: TensorDictBase) -> Any:
-    value, batch = td.get(leaf.key, None), td.batch_size
-    if value is None:
-        raise KeyError(f"{leaf.name}: missing, the TensorDict has {sorted(map(str, td.keys(True, True)))}")
+def decoded_leaf(leaf: SpaceLeaf, value: Any, spec: LeafSpec, batch: torch.Size) -> Any:
+    """Return the value of a leaf, or a batch of them, from the entry of a TensorDict; ``spec`` is that of one value.
+
+    Raises:
+        SpecError: the entry has another shape or dtype than the leaf.
+    """
     expected = [*batch, *spec.shape]
     if list(value.shape) != expected:
         raise SpecError(f"{leaf.name}: shape: got {list(value.shape)}, expected {expected}")

@@ -85,10 +85,10 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         self.action_space = batch_space(first.action_space, self.num_envs)
         self.observation_space, self.single_observation_space = self._observation_spaces()
         self._require_equal_spaces()
-        self._tree = observation_tree(self.single_observation_space, arrays_only=False)
+        self._tree = observation_tree(self.single_observation_space)
         self._objects = [position for position, leaf in enumerate(self._tree.leaves) if not leaf.is_array]
         self._output.require(self._tree)
-        self._action_rows = ActionRows(action_tree(self.single_action_space, arrays_only=False), self.num_envs)
+        self._action_rows = ActionRows(action_tree(self.single_action_space), self.num_envs)
 
     def _allocate(self) -> None:
         """Makes the block and what reads it."""

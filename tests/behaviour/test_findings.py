@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ from zoo import CountingEnv
 from gymbridge import SerialEnv
 from gymbridge.envs import EnvBase, GymEnv, check_env_specs
 from gymbridge.errors import EnvOutputError, EnvSpecError
-from gymbridge.specs import Bounded, Composite, Unbounded
+from gymbridge.specs import Bounded, Composite, NonTensor, Unbounded
 
 
 class Own(EnvBase):
@@ -299,11 +300,11 @@ class InfoEnv(CountingEnv):
     [
         (({"x": 0}, {"x": 0.5}), {"x": torch.float64}, None),
         (({"x": None}, {"x": 1.0}), {"x": torch.float64}, None),
-        (({"x": np.zeros(0)}, {"x": np.zeros(1)}), {}, "x"),
+        (({"x": np.zeros(0)}, {"x": np.zeros(1)}), {"x": None}, None),
         (({"a": 1}, {"a": {"b": 2}}), {("a", "b"): torch.int64}, "a"),
         (({3: 1, "x": True}, {"x": False}), {"x": torch.bool}, "3"),
-        (({"x": "text", "y": np.zeros(2, ">f4")}, {}), {}, "x', 'y"),
-        (({"x": [[1], [2, 3]], "y": np.float32(1)}, {}), {"y": torch.float32}, "x"),
+        (({"x": "text", "y": np.zeros(2, ">f4")}, {}), {"x": None, "y": None}, None),
+        (({"x": [[1], [2, 3]], "y": np.float32(1)}, {}), {"x": None, "y": torch.float32}, None),
     ],
     ids=["widens", "none", "shape", "dict", "key", "dtype", "ragged"],
 )
@@ -320,8 +321,35 @@ def test_info_auto_keeps_what_it_can(infos: tuple[Any, ...], kept: dict[Any, Any
     spec = env.full_observation_spec["info"]
     leaves = {key: leaf.dtype for key, leaf in spec.items(True, True) if "_mask" not in key}
     assert leaves == kept
-    if left_out is None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what is known to be left out is not told again
         env.rollout(3)
+    check_env_specs(env)
+
+
+def test_infos_that_are_no_numbers(engine: Engine) -> None:
+    class Env(InfoEnv):
+        infos = ({"word": "begun"}, {}, {"word": "two", "list": [1, 2]})
+
+    env = engine.make(lambda: Env([9]), info=Composite(word=NonTensor(()), list=NonTensor(())))
+    td = env.reset()
+    first, root = env.step_and_maybe_reset(env.rand_action(td))
+    second = env.step(env.rand_action(root))
+    words = [np.ravel(one["info"].get("word").tolist()) for one in (td, first["next"], second["next"])]
+    assert [set(one) for one in words] == [{"begun"}, {None}, {"two"}]
+    masks = [one["info", "_mask", "word"] for one in (td, first["next"], second["next"])]
+    assert [mask.all().item() for mask in masks] == [True, False, True]
+    lists = second["next", "info"].get("list").tolist()
+    assert lists == ([[1, 2]] * engine.num_envs if engine.batch_size else [1, 2])
+
+
+def test_an_info_that_its_spec_would_change_is_an_error() -> None:
+    class Env(InfoEnv):
+        infos = ({}, {"x": 300})
+
+    env = GymEnv(Env, info=Composite(x=Unbounded((), dtype=torch.int8)))
+    with pytest.raises(EnvOutputError, match=r"info\.x: got 300 of dtype int64, expected int8: the cast changes it"):
+        env.rand_step(env.reset())
 
 
 # ---------------------------------------------------------------- policies

@@ -167,7 +167,7 @@ def test_an_entry_that_does_not_fit_names_env_key_got_and_expected(engine: Engin
         ("all", TypeError, "info: got 'all', expected None, 'auto' or a Composite"),
         (Composite(shape=torch.Size([2])), ValueError, r"info: got batch shape \[2\]"),
         (Composite(_mask=Unbounded(())), ValueError, "info: got the key '_mask'"),
-        (Composite(x=NonTensor(())), TypeError, "info: x has the spec"),
+        (Composite(x=NonTensor((2,))), ValueError, r"info: x has the batch shape \[2\]"),
         (Composite(x=Unbounded((), dtype=torch.bfloat16)), TypeError, "info: x has dtype torch.bfloat16"),
     ],
     ids=["a number", "a word", "a batch", "_mask", "non-tensor", "bfloat16"],

@@ -7,6 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from space_strategies import typed_discretes
+from tensordict import NonTensorData, NonTensorStack
 
 from gymbridge.errors import SpecError, UnsupportedSpaceError
 from gymbridge.spaces import ActionCodec
@@ -89,10 +90,21 @@ def test_actions_that_do_not_fit_are_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.Dict(say=spaces.Text(3)), r"^action\.say: "),
+        (spaces.Box(0, 1, (1,), ">f4"), r"^action: "),
         (spaces.Tuple([spaces.Box(0, 1, (1,), np.longdouble)]), r"^action\.0: "),
     ],
 )
 def test_spaces_without_action_tensors_are_refused_by_name(space: spaces.Space, message: str) -> None:
     with pytest.raises(UnsupportedSpaceError, match=message):
         ActionCodec(space)
+
+
+def test_actions_that_are_no_arrays_become_arrays_of_objects() -> None:
+    codec = ActionCodec(spaces.Dict(say=spaces.Text(3), turn=spaces.Box(-1, 1, (2,))))
+    say, turn = codec.decode([NonTensorStack("a", "bc"), torch.zeros(2, 2)])
+    assert say.dtype == object
+    assert say.tolist() == ["a", "bc"]
+    assert turn.shape == (2, 2)
+    [one] = ActionCodec(spaces.Sequence(spaces.Discrete(3), stack=True)).decode([NonTensorData(np.array([0, 1]))])
+    assert one.shape == ()
+    assert one[()].tolist() == [0, 1]

@@ -6,12 +6,15 @@ import copy
 import pickle
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import Space, spaces
 from tensordict import TensorDict
 
+from gymbridge import SerialEnv
+from gymbridge.envs import GymEnv, check_env_specs
 from gymbridge.errors import SpecError, UnsupportedSpaceError
 from gymbridge.spaces import (
     from_tensordict,
@@ -21,8 +24,8 @@ from gymbridge.spaces import (
     spec_to_space,
     to_tensordict,
 )
-from gymbridge.spaces.naming import observation_tree
 from gymbridge.specs import Bounded, Composite, NonTensor, Unbounded
+from gymbridge.vector import SyncVectorEnv
 
 
 class Angle(Space):
@@ -151,12 +154,42 @@ def test_a_later_registration_replaces_an_earlier_one() -> None:
     assert space_to_spec(Twice()).shape == (3,)
 
 
-def test_the_engine_refuses_registered_spaces_by_name() -> None:
-    """It writes arrays to memory; what is none needs the road of payloads."""
-    with pytest.raises(UnsupportedSpaceError, match=r"^heading: "):
-        observation_tree(spaces.Dict(heading=Angle()))
-    with pytest.raises(UnsupportedSpaceError, match=r"^observation: "):
-        observation_tree(spaces.Text(3))
+def test_envs_with_registered_spaces_run_on_both_faces() -> None:
+    """The engine carries their samples as objects; natively they become what the translation says."""
+
+    class Compass(gym.Env):
+        observation_space = spaces.Dict(heading=Angle())
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            return {"heading": Angle().sample()}, {}
+
+        def step(self, action: Any) -> Any:
+            return {"heading": Angle().sample()}, 1.0, False, False, {}
+
+    env = SerialEnv(2, Compass)
+    steps = env.rollout(3)
+    check_env_specs(env)
+    assert steps["next", "heading"].shape[:2] == (2, 3)
+    td = env.rand_action(env.reset())
+    td["_step"] = torch.tensor([True, False])
+    assert torch.equal(env.step(td)["next", "heading"][1], td["heading"][1])
+    observations, _ = SyncVectorEnv([Compass] * 2).reset(seed=0)
+    assert [Angle().contains(one) for one in observations["heading"]] == [True, True]
+
+
+def test_envs_with_spaces_that_nobody_knows_are_refused_natively_by_name() -> None:
+    class Unknown(Space):
+        def sample(self, mask: Any = None, probability: Any = None) -> Any:
+            return 0
+
+    class Env(gym.Env):
+        observation_space = spaces.Dict(odd=Unknown())
+        action_space = spaces.Discrete(2)
+
+    with pytest.raises(UnsupportedSpaceError, match=r"^odd: no translation for .*register_space"):
+        GymEnv(Env)
 
 
 @pytest.mark.parametrize(

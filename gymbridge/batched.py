@@ -63,6 +63,10 @@ class BatchedEnvBase(EngineEnv):
             raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
         super().__init__(device=device, batch_size=(num_envs,))
         self.num_envs = num_envs
+        if isinstance(create_env_fn, gym.Env) and num_envs > 1:
+            raise TypeError(
+                f"create_env_fn: got one env for {num_envs}, expected an id, a callable that makes an env, or a list"
+            )
         created = _one_each("create_env_fn", create_env_fn, num_envs)
         kwargs = _one_each("create_env_kwargs", {} if create_env_kwargs is None else create_env_kwargs, num_envs)
         for own in kwargs:

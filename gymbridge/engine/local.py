@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -83,17 +84,24 @@ def make_all(makers: Iterable[Callable[[], Any]], *kinds: type) -> list[Any]:
 
     Raises:
         ValueError: no maker.
-        TypeError: a maker gave something that is none of ``kinds``.
+        TypeError: something that cannot be called, or that gave something that is none of ``kinds``, of which
+            ``gymnasium.Env`` is the first.
     """
     envs: list[Any] = []
     try:
         for index, maker in enumerate(makers):
+            if not callable(maker):
+                raise TypeError(
+                    f"the maker of env {index}: got {reprlib.repr(maker)} of type {type(maker).__name__}, expected a "
+                    f"callable that makes an env"
+                )
             env = maker()
             envs.append(env)
             if not isinstance(env, kinds):
-                expected = " or ".join(f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in kinds)
+                expected = " or a ".join(kind.__name__ for kind in kinds)
                 raise TypeError(
-                    f"the maker of env {index} gave {env!r} of type {type(env).__name__}, expected a {expected}"
+                    f"the maker of env {index} gave {reprlib.repr(env)} of type {type(env).__name__}, "
+                    f"expected a gymnasium.{expected}"
                 )
         if not envs:
             raise ValueError("got no maker of an env, expected one or more")

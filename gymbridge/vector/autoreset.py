@@ -47,7 +47,11 @@ class Autoreset:
     """
 
     def __init__(self, mode: AutoresetMode | str):
-        self.mode = AutoresetMode(mode)
+        try:
+            self.mode = AutoresetMode(mode)
+        except ValueError:
+            values = [one.value for one in AutoresetMode]
+            raise ValueError(f"autoreset_mode: got {mode!r}, expected an AutoresetMode or one of {values}") from None
         ops = _BY_STATE[self.mode]
         self._table = bytes(ops.get(state, _REFUSED) for state in RowState) + bytes([_REFUSED]) * (256 - len(RowState))
 

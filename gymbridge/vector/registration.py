@@ -20,7 +20,7 @@ __all__ = ["VectorizeMode", "make_vec"]
 def make_vec(
     id: str | EnvSpec,
     num_envs: int = 1,
-    vectorization_mode: VectorizeMode | str | None = VectorizeMode.ASYNC,
+    vectorization_mode: VectorizeMode | str | None = VectorizeMode.SYNC,
     vector_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] | None = None,
     **kwargs: Any,
@@ -33,8 +33,8 @@ def make_vec(
         num_envs: number of envs.
         vectorization_mode: ``"sync"`` for :class:`~gymbridge.vector.SyncVectorEnv`, ``"vector_entry_point"`` for the
             env's own vector class, None for the latter where the env has one and ``"sync"`` elsewhere.
-            ``"async"``, the default to be, is not part of this version.
-        vector_kwargs: further arguments of the vector env.
+            ``"async"`` is not part of this version, and will be the default of one that has it, with equal results.
+        vector_kwargs: further arguments of the vector env: ``autoreset_mode``, ``output`` and so on.
         wrappers: applied to each env, in order.
         **kwargs: arguments of each env.
 

@@ -27,7 +27,8 @@ class SyncVectorEnv(EngineVectorEnv[LocalEngine]):
         observation_mode: ``"same"`` for equal observation spaces, ``"different"`` for spaces of equal shape and dtype
             with other bounds, or a tuple of the batched space and the space of one env.
         autoreset_mode: ``NEXT_STEP``, ``SAME_STEP`` or ``DISABLED``, see :mod:`gymbridge.vector.autoreset`.
-        output: ``"numpy"`` or ``"torch"``. Torch is imported for the second only.
+        output: ``"numpy"``, which gymnasium's own vector wrappers want, or ``"torch"``. Torch is imported for the
+            second only.
         device: where tensors are to be, with ``output="torch"``.
         reward_dtype: dtype of the rewards: a numpy dtype, float64 unless told, or with ``output="torch"`` a torch
             dtype, float32 unless told.

@@ -391,3 +391,9 @@ def test_a_batched_env_says_that_it_honours_masks(set_it: str) -> None:
     td = env.rand_action(env.reset())
     td["_step"] = torch.tensor([True, False])
     assert env.step(td)["next", "reward"].flatten().tolist() == [1, 0]
+
+
+def test_one_env_for_a_batch_is_refused() -> None:
+    with pytest.raises(TypeError, match="create_env_fn: got one env for 3, expected an id, a callable"):
+        SerialEnv(3, CountingEnv())  # type: ignore[arg-type]
+    assert SerialEnv(1, CountingEnv()).reset().batch_size == (1,)  # type: ignore[arg-type]

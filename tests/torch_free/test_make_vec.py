@@ -97,10 +97,13 @@ def test_the_callers_spec_stays_as_it_is() -> None:
     assert spec.kwargs == {"size": 3}
 
 
-def test_the_default_is_async_which_this_version_lacks() -> None:
-    for kwargs in ({}, {"vectorization_mode": "async"}, {"vectorization_mode": VectorizeMode.ASYNC}):
+def test_async_is_not_part_of_this_version_and_the_default_is_sync() -> None:
+    for mode in ("async", VectorizeMode.ASYNC):
         with pytest.raises(NotImplementedError, match=r"vectorization_mode='async'.*use vectorization_mode='sync'"):
-            make_vec("CartPole-v1", 2, **kwargs)  # type: ignore[arg-type]
+            make_vec("CartPole-v1", 2, mode)
+    envs = make_vec("CartPole-v1", 2)
+    assert type(envs) is SyncVectorEnv
+    envs.close()
 
 
 def test_the_vector_class_of_the_env() -> None:

@@ -142,7 +142,11 @@ def test_the_env_that_does_not_fit_is_named_and_all_are_closed() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
-        ({"autoreset_mode": "sometimes"}, ValueError, "'sometimes' is not a valid AutoresetMode"),
+        (
+            {"autoreset_mode": "sometimes"},
+            ValueError,
+            "autoreset_mode: got 'sometimes', expected an AutoresetMode or one of",
+        ),
         ({"observation_mode": "unlike"}, ValueError, "observation_mode: got 'unlike'"),
         ({"observation_mode": ["same"]}, ValueError, "observation_mode: got "),
         ({"output": "jax"}, ValueError, "output: got 'jax', expected 'numpy' or 'torch'"),
@@ -434,3 +438,9 @@ def test_an_exception_that_refuses_attributes_in_its_own_way_still_comes_out() -
             raise LookupError(name)
 
     raised_by(Closed("broken"), 1)
+
+
+@pytest.mark.parametrize("maker", ["CartPole-v1", 3, None], ids=str)
+def test_a_maker_that_is_none_is_named(maker: Any) -> None:
+    with pytest.raises(TypeError, match=rf"the maker of env 1: got {maker!r} of type .*, expected a callable"):
+        SyncVectorEnv([lambda: PlannedEnv(Plan(BOX)), maker])

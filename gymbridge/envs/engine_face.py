@@ -36,6 +36,8 @@ from gymbridge.specs import Composite, NonTensor, Unbounded
 __all__ = ["EngineFace", "FaceOptions"]
 
 Array: TypeAlias = npt.NDArray[Any]
+
+_from_numpy = torch.from_numpy
 Key: TypeAlias = tuple[str, ...]
 
 
@@ -302,15 +304,16 @@ class EngineFace:
                 flag[rows] = own.detach().cpu().numpy()[rows]
 
     def _tensors(self, arrays: Sequence[Array]) -> list[Any]:
+        if not self._objects and not self._moves:  # the usual case
+            return [_from_numpy(array) for array in arrays]
         if self._objects:
             return [
                 self._objects[position].entry(array)
                 if position in self._objects
-                else torch.from_numpy(array).to(self._device or "cpu")
+                else _from_numpy(array).to(self._device or "cpu")
                 for position, array in enumerate(arrays)
             ]
-        tensors = [torch.from_numpy(array) for array in arrays]
-        return [tensor.to(self._device) for tensor in tensors] if self._moves else tensors
+        return [_from_numpy(array).to(self._device) for array in arrays]
 
 
 def _object_entries(

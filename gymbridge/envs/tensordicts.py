@@ -15,10 +15,13 @@ __all__ = ["Assembler", "entry", "fill", "leaf_paths", "own", "put_entry", "tens
 
 Key = tuple[str, ...]
 
+_TENSORS = {torch.Tensor}
+_new = TensorDict._new_unsafe
+
 
 def tensordict_of(entries: Any, batch_size: torch.Size, device: torch.device | None) -> TensorDict:
     """A TensorDict over entries that are known to have this batch size and device."""
-    made: TensorDict = TensorDict._new_unsafe(source=entries, batch_size=batch_size, device=device)
+    made: TensorDict = _new(source=entries, batch_size=batch_size, device=device)
     return made
 
 
@@ -79,10 +82,11 @@ def fill(tensordict: TensorDictBase, others: TensorDictBase) -> None:
         (tensor([0., 0.]), ['angle', 'hidden'])
     """
     if type(others) is TensorDict and type(tensordict) is TensorDict:
-        theirs = others._tensordict
-        if all(type(value) is torch.Tensor for value in theirs.values()):  # no groups: names are enough
-            for name in [name for name in theirs if name not in tensordict._tensordict]:
-                tensordict.set(name, theirs[name])
+        theirs, kinds = others._tensordict, set(map(type, others._tensordict.values()))
+        if kinds <= _TENSORS:  # no groups: names are enough
+            if not theirs.keys() <= tensordict._tensordict.keys():
+                for name in [name for name in theirs if name not in tensordict._tensordict]:
+                    tensordict.set(name, theirs[name])
             return
     mine = set(leaf_paths(tensordict))
     for key in leaf_paths(others):
@@ -136,7 +140,9 @@ class Assembler:
     def __call__(self, tensors: Sequence[Any]) -> TensorDict:
         """The TensorDict of these tensors, one a key."""
         if self._names is not None:
-            return tensordict_of(dict(zip(self._names, tensors, strict=True)), self.batch_size, self.device)
+            entries: Any = dict(zip(self._names, tensors, strict=True))
+            made: TensorDict = _new(source=entries, batch_size=self.batch_size, device=self.device)
+            return made
         return self._build(self._tree, tensors)
 
     def _build(self, tree: dict[str, Any], tensors: Sequence[Any]) -> TensorDict:

@@ -19,6 +19,7 @@ from gymbridge.envs.base import DeviceLike
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.engine_face import EngineFace, FaceOptions
 from gymbridge.envs.gym_env import EnvMaker, GymEnv
+from gymbridge.envs.per_env import PerEnv
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -69,9 +70,7 @@ class BatchedEnvBase(EngineEnv):
             )
         created = _one_each("create_env_fn", create_env_fn, num_envs)
         kwargs = _one_each("create_env_kwargs", {} if create_env_kwargs is None else create_env_kwargs, num_envs)
-        for own in kwargs:
-            if not isinstance(own, Mapping):
-                raise TypeError(f"create_env_kwargs: got {own!r} of type {type(own).__name__}, expected a dict")
+        _require_dicts("create_env_kwargs", kwargs)
         self._makers = [EnvMaker(fn, copy.deepcopy(dict(own))) for fn, own in zip(created, kwargs, strict=True)]
 
     @property
@@ -96,6 +95,60 @@ class BatchedEnvBase(EngineEnv):
     def _require_open(self, call: str) -> None:
         """A batch that is closed starts again."""
         self.is_closed = False
+
+    def update_kwargs(self, kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Merges keyword arguments into those of the makers, for all or one dict an env, from the next start on.
+
+        Raises:
+            RuntimeError: the envs run; close first.
+            ValueError, TypeError: a list of another length, or something that is no dict.
+        """
+        if self._engine_face is not None:
+            raise RuntimeError(f"update_kwargs: {type(self).__name__} is running, close it first")
+        each = _one_each("kwargs", kwargs, self.num_envs)
+        _require_dicts("kwargs", each)
+        self._makers = [
+            EnvMaker(maker.source, {**maker.kwargs, **copy.deepcopy(dict(own))})
+            for maker, own in zip(self._makers, each, strict=True)
+        ]
+
+    # ---------------------------------------------------------------- the envs themselves
+
+    def __getattr__(self, name: str) -> PerEnv:
+        """An attribute of all envs, found through their wrappers: a list of N, which is called and looked into alike.
+
+        Raises:
+            AttributeError: an env lacks it, or its name begins with ``_``.
+        """
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if hasattr(type(self), name):  # one of our own properties raised: its error, not ours
+            object.__getattribute__(self, name)
+        call = self._face.engine.call
+        return PerEnv(_of_env(call, row, name) for row in range(self.num_envs))
+
+    @exclusive
+    def set_attr(self, name: str, value: Any) -> None:
+        """Sets an attribute of each env; a list or tuple has one value an env, anything else is for all.
+
+        Raises:
+            ValueError: a list or tuple of another length.
+        """
+        for row, own in enumerate(_one_each("value", value, self.num_envs)):
+            self._face.engine.call(row, "set_wrapper_attr", (name, own))
+
+
+def _of_env(call: Callable[..., Any], row: int, name: str) -> Any:
+    try:
+        return call(row, "get_wrapper_attr", (name,))
+    except AttributeError as error:
+        raise AttributeError(f"env {row} has no attribute {name!r}") from error
+
+
+def _require_dicts(name: str, each: Sequence[Any]) -> None:
+    for own in each:
+        if not isinstance(own, Mapping):
+            raise TypeError(f"{name}: got {own!r} of type {type(own).__name__}, expected a dict")
 
 
 def _one_each(name: str, given: Any, num_envs: int) -> list[Any]:

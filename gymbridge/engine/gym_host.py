@@ -14,6 +14,7 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.conform import Conform, casting, exact, flag
 from gymbridge.engine.contract import env_faults
+from gymbridge.engine.env_state import env_state, load_env_state
 from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.host import NOTHING, Report
 from gymbridge.engine.layout import Leaf
@@ -286,6 +287,16 @@ class GymHost:
         """See :class:`~gymbridge.engine.host.Host`."""
         self._state[row] = RowState.NEW
         return env_faults(self.envs[row], num_steps, seed)
+
+    def state(self, row: int) -> dict[str, Any]:
+        """See :class:`~gymbridge.engine.host.Host`."""
+        return {**env_state(self.envs[row]), "row": self._state[row]}
+
+    def load_state(self, row: int, state: Mapping[str, Any]) -> None:
+        """See :class:`~gymbridge.engine.host.Host`; an env without ``set_state`` stays in its episode."""
+        load_env_state(self.envs[row], state)
+        if "state" in state and "row" in state:
+            self._state[row] = state["row"]
 
     def close(self) -> None:
         """See :class:`~gymbridge.engine.host.Host`."""

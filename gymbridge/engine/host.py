@@ -77,6 +77,12 @@ class Host(Protocol):
     def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
         """What a row's env returns against its spaces, a line each; the env is to be reset before its next step."""
 
+    def state(self, row: int) -> dict[str, Any]:
+        """The state of a row's env, and of the row."""
+
+    def load_state(self, row: int, state: Mapping[str, Any]) -> None:
+        """Puts a state back that ``state`` gave."""
+
     def close(self) -> None:
         """Closes the envs, each of them even if another's ``close`` raises; the first error is raised at the end."""
 

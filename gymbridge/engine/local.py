@@ -74,6 +74,14 @@ class LocalEngine:
         """What a row's env returns against its spaces; see :func:`gymbridge.engine.contract.env_faults`."""
         return self._host.faults(row, num_steps, seed)
 
+    def state(self, row: int) -> dict[str, Any]:
+        """The state of a row's env, and of the row; see :func:`gymbridge.engine.env_state.env_state`."""
+        return self._host.state(row)
+
+    def load_state(self, row: int, state: Mapping[str, Any]) -> None:
+        """Puts a state back that :meth:`state` gave."""
+        self._host.load_state(row, state)
+
     def close(self) -> None:
         """Closes the envs, each of them even if another's ``close`` raises; raises the first error at the end."""
         close_all(self.envs)

@@ -67,6 +67,9 @@ class EngineEnv(OneCallAtATime, EnvBase):
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """See :meth:`EnvBase.reset`; ``kwargs`` go to the reset of each env: ``options``, and ``seed`` of a single env.
 
+        A batch also takes ``list_of_kwargs``, one dict an env; those of envs that are not reset are ignored, and what
+        is given for all wins over them.
+
         Raises:
             ValueError: a ``seed`` for a batch, whose envs would all be the same: that is for :meth:`set_seed`.
         """
@@ -157,8 +160,20 @@ class EngineEnv(OneCallAtATime, EnvBase):
         self.set_seed(seed)
 
     def _reset_kwargs(self, kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """One dict an env: its waiting seed, what is its own in ``list_of_kwargs``, and what goes to all."""
         seeds = self._seeds or [None] * self.numel()
-        return [{**({} if seed is None else {"seed": seed}), **kwargs} for seed in seeds]
+        own = kwargs.get("list_of_kwargs", None) if self._batch_size else None
+        if own is None:
+            return [{**({} if seed is None else {"seed": seed}), **kwargs} for seed in seeds]
+        if not isinstance(own, (list, tuple)) or len(own) != len(seeds):
+            got = f"a list of {len(own)}" if isinstance(own, (list, tuple)) else repr(own)
+            raise ValueError(f"list_of_kwargs: got {got}, expected a list of {len(seeds)} dicts, one for each env")
+        for index, each in enumerate(own):
+            if not isinstance(each, Mapping):
+                raise TypeError(f"list_of_kwargs: got {each!r} for env {index}, expected a dict")
+        common = {key: value for key, value in kwargs.items() if key != "list_of_kwargs"}
+        both = zip(seeds, own, strict=True)
+        return [{**({} if seed is None else {"seed": seed}), **each, **common} for seed, each in both]
 
     def _take_seeds_off(self, face: EngineFace) -> None:
         """A seed is for one reset."""
@@ -167,6 +182,40 @@ class EngineEnv(OneCallAtATime, EnvBase):
                 self._seeds[row] = None
             if not any(seed is not None for seed in self._seeds):
                 self._seeds = None
+
+    # ---------------------------------------------------------------- states
+
+    @exclusive
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the env's ``np_random`` and, where the env has ``get_state`` and ``set_state``, its own.
+
+        A batch has one such dict an env, ``"worker0"`` to ``"worker(N-1)"``. Locks in it are None.
+        """
+        engine = self._face.engine
+        if not self._batch_size:
+            return engine.state(0)
+        return {f"worker{row}": engine.state(row) for row in range(engine.num_envs)}
+
+    @exclusive
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Puts back what :meth:`state_dict` gave; a batch also takes the dict of one env, for all of them.
+
+        Raises:
+            KeyError: not what ``state_dict`` gives.
+            TypeError: something that is not a dict.
+        """
+        engine = self._face.engine
+        rows = range(engine.num_envs)
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"state_dict: got {state_dict!r}, expected a dict")
+        states = [state_dict] * engine.num_envs
+        if any(key.startswith("worker") for key in state_dict):
+            missing = [f"worker{row}" for row in rows if f"worker{row}" not in state_dict]
+            if missing or len(state_dict) != engine.num_envs:
+                raise KeyError(f"state_dict: got the keys {[*state_dict]}, expected worker0 to worker{len(rows) - 1}")
+            states = [state_dict[f"worker{row}"] for row in rows]
+        for row, state in zip(rows, states, strict=True):
+            engine.load_state(row, state)
 
     # ---------------------------------------------------------------- copies, devices and the end
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-__all__ = ["CountingEnv", "DictEnv", "RaisingEnv"]
+__all__ = ["OBJECT_SPACES", "CountingEnv", "DictEnv", "ObjectEnv", "RaisingEnv"]
 
 
 class CountingEnv(gym.Env):
@@ -99,3 +100,39 @@ class RaisingEnv(CountingEnv):
         if self.raise_in_step is not None:
             raise self.raise_in_step
         return super().step(action)
+
+
+BOX = gym.spaces.Box(-1, 1, (2,), np.float32)
+OBJECT_SPACES = {
+    "text": gym.spaces.Text(5),
+    "graph": gym.spaces.Graph(BOX, gym.spaces.Discrete(3)),
+    "sequence": gym.spaces.Sequence(BOX),
+    "stacked_sequence": gym.spaces.Sequence(gym.spaces.Discrete(3), stack=True),
+    "one_of": gym.spaces.OneOf([gym.spaces.Discrete(3), gym.spaces.Text(3)]),
+    "nested": gym.spaces.Dict(
+        a=gym.spaces.Text(3),
+        b=BOX,
+        c=gym.spaces.Tuple([gym.spaces.Sequence(gym.spaces.Discrete(4)), gym.spaces.Discrete(2)]),
+    ),
+}
+"""Spaces whose samples are no arrays, or have parts that are none."""
+
+
+class ObjectEnv(gym.Env):
+    """Observations drawn from a space with the env's own random numbers; episodes of three steps."""
+
+    def __init__(self, space: gym.Space):
+        self.observation_space = copy.deepcopy(space)
+        self.action_space = copy.deepcopy(space)
+        self.actions: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        self.observation_space.seed(int(self.np_random.integers(1000)))
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        self.actions.append(action)
+        return self.observation_space.sample(), float(self.t), self.t >= 3, False, {}

@@ -2,62 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from agreement import assert_same
 from engines import Engine
-from gymnasium import spaces
 from tensordict import TensorDictBase
+from zoo import OBJECT_SPACES, ObjectEnv
 
 from gymbridge.envs import check_env_specs
 from gymbridge.spaces import from_tensordict
-
-BOX = spaces.Box(-1, 1, (2,), np.float32)
-SPACES = {
-    "text": spaces.Text(5),
-    "graph": spaces.Graph(BOX, spaces.Discrete(3)),
-    "sequence": spaces.Sequence(BOX),
-    "stacked_sequence": spaces.Sequence(spaces.Discrete(3), stack=True),
-    "one_of": spaces.OneOf([spaces.Discrete(3), spaces.Text(3)]),
-    "nested": spaces.Dict(
-        a=spaces.Text(3), b=BOX, c=spaces.Tuple([spaces.Sequence(spaces.Discrete(4)), spaces.Discrete(2)])
-    ),
-}
-
-
-class ObjectEnv(gym.Env):
-    """Observations drawn from a space with the env's own random numbers; episodes of three steps."""
-
-    def __init__(self, space: spaces.Space):
-        self.observation_space = copy.deepcopy(space)
-        self.action_space = copy.deepcopy(space)
-        self.actions: list[Any] = []
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.t = 0
-        self.observation_space.seed(int(self.np_random.integers(1000)))
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> Any:
-        self.t += 1
-        self.actions.append(action)
-        return self.observation_space.sample(), float(self.t), self.t >= 3, False, {}
 
 
 def rows_of(engine: Engine, td: TensorDictBase) -> list[TensorDictBase]:
     return [td] if not engine.batch_size else [td[row] for row in range(engine.num_envs)]
 
 
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("name", OBJECT_SPACES)
 def test_objects_are_those_of_envs_run_by_hand(engine: Engine, name: str) -> None:
     """Observations of steps and resets, with an env of a batch asleep now and then; actions as the envs get them."""
-    space = SPACES[name]
+    space = OBJECT_SPACES[name]
     made: list[ObjectEnv] = []
 
     def make() -> ObjectEnv:
@@ -103,7 +69,7 @@ def test_an_object_handed_out_is_the_callers(engine: Engine) -> None:
             self.shown[0][:] += 1
             return self.shown, 1.0, False, False, {}
 
-    env = engine.make(lambda: Growing(SPACES["sequence"]))
+    env = engine.make(lambda: Growing(OBJECT_SPACES["sequence"]))
     first = env.reset()
     stepped, root = env.step_and_maybe_reset(env.rand_action(first.copy()))
     one = rows_of(engine, stepped["next"])[0].get("observation").data
@@ -114,7 +80,7 @@ def test_an_object_handed_out_is_the_callers(engine: Engine) -> None:
 
 
 def test_rollouts_stack_objects(engine: Engine) -> None:
-    env = engine.make(lambda: ObjectEnv(SPACES["text"]))
+    env = engine.make(lambda: ObjectEnv(OBJECT_SPACES["text"]))
     env.set_seed(1)
     steps = env.rollout(4, break_when_any_done=False)
     texts = torch.tensor([len(text) for text in np.ravel(steps["next"].get("observation").tolist())])
@@ -123,7 +89,7 @@ def test_rollouts_stack_objects(engine: Engine) -> None:
 
 
 def test_a_missing_or_wrong_object_action_is_named(engine: Engine) -> None:
-    env = engine.make(lambda: ObjectEnv(SPACES["text"]))
+    env = engine.make(lambda: ObjectEnv(OBJECT_SPACES["text"]))
     td = env.reset()
     with pytest.raises(KeyError, match="action: missing"):
         env.step(td)

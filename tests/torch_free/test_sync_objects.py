@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
 from agreement import assert_same
 from gymnasium import spaces
+from zoo import OBJECT_SPACES, ObjectEnv
 
 from gymbridge.vector import SyncVectorEnv
 
@@ -27,38 +26,7 @@ class CustomSpace(spaces.Space):
         return isinstance(other, CustomSpace)
 
 
-BOX = spaces.Box(-1, 1, (2,), np.float32)
-SPACES = {
-    "text": spaces.Text(5),
-    "graph": spaces.Graph(BOX, spaces.Discrete(3)),
-    "sequence": spaces.Sequence(BOX),
-    "stacked_sequence": spaces.Sequence(spaces.Discrete(3), stack=True),
-    "one_of": spaces.OneOf([spaces.Discrete(3), spaces.Text(3)]),
-    "custom": CustomSpace(),
-    "nested": spaces.Dict(
-        a=spaces.Text(3), b=BOX, c=spaces.Tuple([spaces.Sequence(spaces.Discrete(4)), spaces.Discrete(2)])
-    ),
-}
-
-
-class ObjectEnv(gym.Env):
-    """Observations drawn from a space with the env's own random numbers; episodes of three steps."""
-
-    def __init__(self, space: spaces.Space):
-        self.observation_space = copy.deepcopy(space)
-        self.action_space = copy.deepcopy(space)
-        self.actions: list[Any] = []
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.t = 0
-        self.observation_space.seed(int(self.np_random.integers(1000)))
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> Any:
-        self.t += 1
-        self.actions.append(action)
-        return self.observation_space.sample(), 1.0, self.t >= 3, False, {}
+SPACES = {**OBJECT_SPACES, "custom": CustomSpace()}
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])

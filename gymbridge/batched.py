@@ -15,10 +15,10 @@ from gymbridge.engine.calls import exclusive
 from gymbridge.engine.gym_host import GymEnvDescription, close_all
 from gymbridge.engine.host import Engine
 from gymbridge.engine.local import LocalEngine, make_all
-from gymbridge.envs.base import DeviceLike
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.engine_face import EngineFace, FaceOptions
 from gymbridge.envs.gym_env import EnvMaker, GymEnv
+from gymbridge.envs.inputs import DeviceLike
 from gymbridge.envs.per_env import PerEnv
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class BatchedEnvBase(EngineEnv):
         TypeError: something that makes no env.
 
     Example:
+        >>> from gymbridge import BatchedEnvBase, SerialEnv
         >>> isinstance(SerialEnv(2, "CartPole-v1"), BatchedEnvBase)
         True
     """

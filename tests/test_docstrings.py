@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import inspect
 import types
@@ -35,6 +36,17 @@ def test_public_name_has_an_example(package: str, name: str) -> None:
     text = inspect.getdoc(value) or ""
     assert ">>>" in text, f"{package}.{name} has no example"
     assert text.split("\n")[0].rstrip().endswith((".", ":", "…")), f"{package}.{name}: no summary in one line"
+
+
+@pytest.mark.parametrize(("package", "name"), public_names())
+def test_the_example_runs_as_pasted(package: str, name: str) -> None:
+    """With nothing but the name itself at hand: the rest is imported by the example."""
+    value = public_value(package, name)
+    example = doctest.DocTestParser().get_doctest(inspect.getdoc(value) or "", {name: value}, name, None, 0)
+    told: list[str] = []
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    runner.run(example, out=told.append)
+    assert not runner.failures, "".join(told)
 
 
 @pytest.mark.parametrize(("package", "name"), [it for it in public_names() if inspect.isclass(public_value(*it))])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from tensordict import TensorDictBase
 
-from gymbridge.envs.base import require_like
+from gymbridge.envs.inputs import require_like
 from gymbridge.envs.tensordicts import entry
 from gymbridge.spaces.actions import ActionCodec
 from gymbridge.spaces.naming import action_tree

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from tensordict import TensorDictBase
 
+from gymbridge.envs.env_specs import FLAGS
 from gymbridge.errors import EnvSpecError
 from gymbridge.specs import Composite
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from gymbridge.envs.base import EnvBase
 
 __all__ = ["check_env_specs", "output_faults"]
-
-FLAGS = ("done", "terminated", "truncated")
 
 
 def check_env_specs(env: EnvBase, *, num_steps: int = 10, seed: int | None = 0) -> None:

@@ -10,8 +10,9 @@ import torch
 from tensordict import TensorDictBase
 
 from gymbridge.engine.calls import OneCallAtATime, exclusive
-from gymbridge.envs.base import DeviceLike, EnvBase, as_seed, env_device
+from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_face import EngineFace
+from gymbridge.envs.inputs import DeviceLike, as_seed, env_device
 from gymbridge.envs.masks import read_mask
 from gymbridge.envs.tensordicts import entry
 from gymbridge.envs.transitions import put_first, put_next

@@ -23,8 +23,9 @@ from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
 from gymbridge.engine.host import NOTHING, Engine, Report
 from gymbridge.engine.reader import BlockReader
 from gymbridge.envs.action_rows import TensorDictActionRows
-from gymbridge.envs.base import FLAGS, require_like
+from gymbridge.envs.env_specs import FLAGS
 from gymbridge.envs.info_specs import info_leaves
+from gymbridge.envs.inputs import require_like
 from gymbridge.envs.object_entries import ObjectEntries
 from gymbridge.envs.tensordicts import Assembler, entry
 from gymbridge.envs.transitions import put_first, put_next

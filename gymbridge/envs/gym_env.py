@@ -10,10 +10,10 @@ import gymnasium as gym
 import torch
 
 from gymbridge.engine.local import LocalEngine, make_all
-from gymbridge.envs.base import DeviceLike
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.engine_face import EngineFace, FaceOptions
 from gymbridge.envs.info_specs import discover_infos
+from gymbridge.envs.inputs import DeviceLike
 from gymbridge.specs import Composite
 
 __all__ = ["GymEnv"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 from gymbridge.specs import Composite, TensorSpec
 
 if TYPE_CHECKING:
-    from gymbridge.envs.base import EnvBase
+    from gymbridge.envs.env_specs import EnvSpecs
 
 __all__ = ["FullSpecAttribute", "LeafSpecAttribute"]
 
@@ -22,17 +22,17 @@ class FullSpecAttribute:
         self.name = f"{kind}_spec"
         self.__doc__ = f"The {kind} spec {self.form}."
 
-    def __set_name__(self, owner: type[EnvBase], name: str) -> None:
+    def __set_name__(self, owner: type[EnvSpecs], name: str) -> None:
         self.name = name
 
     @overload
-    def __get__(self, env: None, owner: type[EnvBase]) -> FullSpecAttribute: ...
+    def __get__(self, env: None, owner: type[EnvSpecs]) -> FullSpecAttribute: ...
     @overload
-    def __get__(self, env: EnvBase, owner: type[EnvBase]) -> Composite: ...
-    def __get__(self, env: EnvBase | None, owner: type[EnvBase]) -> FullSpecAttribute | Composite:
+    def __get__(self, env: EnvSpecs, owner: type[EnvSpecs]) -> Composite: ...
+    def __get__(self, env: EnvSpecs | None, owner: type[EnvSpecs]) -> FullSpecAttribute | Composite:
         return self if env is None else env._spec_of(self.kind)
 
-    def __set__(self, env: EnvBase, spec: TensorSpec) -> None:
+    def __set__(self, env: EnvSpecs, spec: TensorSpec) -> None:
         if not isinstance(spec, Composite):
             raise TypeError(f"{self.name}: got {type(spec).__name__}, expected a Composite")
         if spec.shape != env.batch_size:
@@ -48,17 +48,17 @@ class LeafSpecAttribute(FullSpecAttribute):
     form = "as a leaf where it is the only one and stands at the usual key, else as a ``Composite``"
 
     @overload  # type: ignore[override]
-    def __get__(self, env: None, owner: type[EnvBase]) -> LeafSpecAttribute: ...
+    def __get__(self, env: None, owner: type[EnvSpecs]) -> LeafSpecAttribute: ...
     @overload
-    def __get__(self, env: EnvBase, owner: type[EnvBase]) -> TensorSpec: ...
-    def __get__(self, env: EnvBase | None, owner: type[EnvBase]) -> LeafSpecAttribute | TensorSpec:
+    def __get__(self, env: EnvSpecs, owner: type[EnvSpecs]) -> TensorSpec: ...
+    def __get__(self, env: EnvSpecs | None, owner: type[EnvSpecs]) -> LeafSpecAttribute | TensorSpec:
         if env is None:
             return self
         full = env._spec_of(self.kind)
         only: TensorSpec | None = full.get(self.kind, None) if len(full) == 1 else None
         return full if only is None or isinstance(only, Composite) else only
 
-    def __set__(self, env: EnvBase, spec: TensorSpec) -> None:
+    def __set__(self, env: EnvSpecs, spec: TensorSpec) -> None:
         if not isinstance(spec, Composite):
             if spec.shape[: env.ndim] != env.batch_size:
                 raise ValueError(

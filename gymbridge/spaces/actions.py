@@ -45,6 +45,8 @@ class ActionCodec:
         UnsupportedSpaceError: a part of the space has no translation, or no tensor holds it.
 
     Example:
+        >>> import numpy as np
+        >>> from gymnasium.spaces import Discrete
         >>> import torch
         >>> codec = ActionCodec(Discrete(3, start=5), categorical_action_encoding=False)
         >>> codec.decode([torch.tensor([[False, True, False], [False, False, True]])])

@@ -125,6 +125,7 @@ def from_tensordict(space: Space[Any], td: TensorDictBase) -> Any:
         UnsupportedSpaceError: a part of the space has no translation.
 
     Example:
+        >>> from gymbridge.spaces import from_tensordict, to_tensordict
         >>> from gymnasium.spaces import Dict, Discrete, Tuple
         >>> space = Dict(reward=Tuple([Discrete(3), Discrete(2)]))
         >>> td = to_tensordict(space, {"reward": (2, 1)})

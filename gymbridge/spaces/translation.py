@@ -79,6 +79,7 @@ def register_space(
         ValueError: ``space_type`` is one of gymnasium's own, whose translation is fixed.
 
     Example:
+        >>> from gymnasium import Space
         >>> import torch
         >>> from gymbridge.spaces import from_tensordict, space_to_spec, spec_to_space, to_tensordict
         >>> from gymbridge.specs import Categorical

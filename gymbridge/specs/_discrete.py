@@ -316,6 +316,7 @@ class OneHot(_OneHotChoice):
         ValueError: ``n`` is not positive, ``shape`` does not end with it, or the mask does not fit.
 
     Example:
+        >>> import torch
         >>> spec = OneHot(3, start=1)
         >>> spec.encode(2).tolist(), int(spec.to_numpy(torch.tensor([False, False, True])))
         ([False, True, False], 3)

@@ -49,6 +49,7 @@ class Bounded(LeafSpec):
         ValueError: no shape, bounds that do not broadcast to it, are NaN, do not fit the dtype or are empty.
 
     Example:
+        >>> import torch
         >>> spec = Bounded(-1, [1.0, 2.0, float("inf")])
         >>> spec.shape, spec.is_in(torch.tensor([0.0, 2.0, 1e9])), spec.is_in(torch.tensor([0.0, 2.1, 0.0]))
         (torch.Size([3]), True, False)
@@ -201,6 +202,7 @@ class Unbounded(LeafSpec):
         dtype: dtype of a value; None is torch's default dtype.
 
     Example:
+        >>> import torch
         >>> Unbounded((2, 3), dtype=torch.uint16).rand((4,)).shape
         torch.Size([4, 2, 3])
     """

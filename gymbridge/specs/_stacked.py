@@ -322,6 +322,7 @@ class Stacked(_Stack):
         ValueError: no specs, or specs that cannot stand in one stack.
 
     Example:
+        >>> import torch
         >>> from gymbridge.specs import Categorical
         >>> spec = Stacked(Categorical(2), Categorical(9), dim=0)
         >>> spec.is_in(torch.tensor([1, 8])), spec.is_in(torch.tensor([8, 1])), spec[1].n
@@ -411,6 +412,7 @@ class StackedComposite(_Stack, Composite):
         ValueError: no specs, or specs that cannot stand in one stack.
 
     Example:
+        >>> from gymbridge.specs import Composite
         >>> from gymbridge.specs import Binary, Unbounded
         >>> spec = StackedComposite(Composite(a=Binary(1)), Composite(a=Binary(1), b=Unbounded(2)), dim=0)
         >>> list(spec.keys()), type(spec.rand()).__name__, list(spec[1].keys())

@@ -13,8 +13,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from tensordict import TensorDict, TensorDictBase
 
+from gymbridge.engine.calls import OneCallAtATime, exclusive
 from gymbridge.engine.codes import Op, RowState
-from gymbridge.engine.failures import fail_rows, why_not_stepped
+from gymbridge.engine.failures import why_not_stepped
 from gymbridge.envs.base import DeviceLike, EnvBase, env_device
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.specs import Composite
@@ -42,7 +43,7 @@ class _Shown(NamedTuple):
     """Where envs were reset in the step that ended their episode: the observations and infos before that."""
 
 
-class TensorDictVectorEnv(VectorEnv[Any, Any, Any]):
+class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
     """A batched TensorDict env as a ``gymnasium.vector.VectorEnv``.
 
     Over a :class:`~gymbridge.SerialEnv` it gives what :class:`~gymbridge.vector.SyncVectorEnv` does, one engine round a
@@ -115,7 +116,7 @@ class TensorDictVectorEnv(VectorEnv[Any, Any, Any]):
         self._copies = copy and self._engine_env is None  # what an engine's env returns is the caller's own already
 
         self._read_specs()
-        self._states = bytearray([RowState.NEW]) * self.num_envs
+        self._states = np.full(self.num_envs, RowState.NEW, np.uint8)
         self._root: TensorDictBase = self._nothing()
         self._all = np.ones(self.num_envs, np.bool_)
         self.closed = False
@@ -151,6 +152,7 @@ class TensorDictVectorEnv(VectorEnv[Any, Any, Any]):
 
     # ---------------------------------------------------------------- reset and step
 
+    @exclusive
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets all envs, or those that ``options["reset_mask"]`` names.
 
@@ -188,9 +190,10 @@ class TensorDictVectorEnv(VectorEnv[Any, Any, Any]):
             if seed is not None and self._engine_env is not None:
                 self._engine_env.set_seed(None)  # a seed is for this reset, also that of an env that it leaves out
         self._take_root(root)
-        self._set_states(rows, RowState.RUNNING)
+        self._states[rows] = RowState.RUNNING
         return self._observation(root), self._infos(root, rows)
 
+    @exclusive
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Steps the envs; those whose episode ended are treated as the autoreset mode says.
 
@@ -211,8 +214,8 @@ class TensorDictVectorEnv(VectorEnv[Any, Any, Any]):
         """
         self._require_open("step")
         states = self._row_states()
-        new = [row for row, state in enumerate(states) if state == RowState.NEW]
-        if new:
+        if RowState.NEW in states:
+            new = [row for row, state in enumerate(states) if state == RowState.NEW]
             raise ResetNeeded(f"{why_not_stepped(states, new)}: reset them before they are stepped")
         ops = np.frombuffer(self._autoreset.ops(states), np.uint8)
         resets = ops == Op.RESET
@@ -225,9 +228,9 @@ class TensorDictVectorEnv(VectorEnv[Any, Any, Any]):
             infos["final_obs"], infos["_final_obs"] = self._final_observations(shown.final, ended), ended.copy()
             infos["final_info"], infos["_final_info"] = self._infos(shown.final, ended), ended.copy()
         infos.update(self._infos(shown.latest, self._all))
-        self._set_states(self._all, RowState.RUNNING)
+        self._states[:] = RowState.RUNNING
         if shown.final is None:
-            self._set_states(ended, RowState.ENDED)
+            self._states[ended] = RowState.ENDED
         return (self._observation(shown.latest), *self._outcome(shown.outcome), infos)
 
     def _run(self, td: TensorDictBase, resets: Mask) -> _Shown:
@@ -281,18 +284,14 @@ class TensorDictVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _row_states(self) -> bytes:
         """Where each env stands; an engine knows, also of what was called past this vector env."""
-        return bytes(self._states if self._engine_env is None else self._engine_env.engine.block.state)
-
-    def _set_states(self, rows: Mask, state: RowState) -> None:
-        for row in np.flatnonzero(rows):
-            self._states[row] = state
+        return self._states.tobytes() if self._engine_env is None else self._engine_env.engine.block.state.tobytes()
 
     def _touching(self, rows: Mask, call: Callable[[], _Result]) -> _Result:
         """Calls the env; if it raises, the rows are to be reset, since what they did does not reach the caller."""
         try:
             return call()
         except BaseException:
-            fail_rows(memoryview(self._states), rows.tobytes())
+            self._states[rows] = RowState.FAILED
             raise
 
     def _seed(self, seed: Any) -> None:
@@ -351,6 +350,7 @@ class TensorDictVectorEnv(VectorEnv[Any, Any, Any]):
         """The seed of each random generator of an engine's envs; of another env what it has under this name."""
         return self.get_attr("np_random_seed")
 
+    @exclusive
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Attribute ``name``, called with the arguments where it is callable.
 
@@ -368,6 +368,7 @@ class TensorDictVectorEnv(VectorEnv[Any, Any, Any]):
         """Attribute ``name`` of each env of an engine, as a tuple; else that of the batched env itself."""
         return self.call(name)
 
+    @exclusive
     def set_attr(self, name: str, values: Any) -> None:
         """Sets an attribute of each env of an engine, to its own of a list or tuple; else of the batched env itself.
 
@@ -387,6 +388,11 @@ class TensorDictVectorEnv(VectorEnv[Any, Any, Any]):
     def render(self) -> Any:
         """What each env of an engine renders, as a tuple; else what the batched env's own ``render`` gives."""
         return self.call("render")
+
+    @exclusive
+    def close(self, **kwargs: Any) -> None:
+        """Closes the env, once; see :meth:`close_extras`."""
+        super().close(**kwargs)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the env."""

@@ -111,13 +111,62 @@ def test_infos_that_are_no_numbers() -> None:
     assert_agree(TensorDictVectorEnv(env), SyncVectorEnv(makers(plan, 2)), 8, sorted_keys)
 
 
+def test_infos_of_a_users_batch() -> None:
+    """They are those of the rows that were reset, in a reset, and have no masks of their own."""
+
+    class Tells(Countdown):
+        def __init__(self) -> None:
+            super().__init__()
+            spec = self.observation_spec.clone()
+            spec["info"] = Composite(arm=Composite(angle=Unbounded((3, 2)), shape=(3,)), shape=(3,))
+            self.observation_spec = spec
+
+        def _reset(self, td: Any, **kwargs: Any) -> TensorDict:
+            return super()._reset(td, **kwargs).set(("info", "arm", "angle"), torch.ones(3, 2))
+
+        def _step(self, td: Any) -> TensorDict:
+            return super()._step(td).set(("info", "arm", "angle"), torch.full((3, 2), 2.0))
+
+    def told(rows: list[bool], values: list[float]) -> dict[str, Any]:
+        mask, angle = np.array(rows), np.repeat(np.array(values, np.float32)[:, None], 2, axis=1)
+        return {"arm": {"angle": angle, "_angle": mask}, "_arm": mask}
+
+    for mode, second in ((NEXT_STEP, [1, 2, 2]), (DISABLED, [2, 2, 2])):
+        envs = TensorDictVectorEnv(Tells(), autoreset_mode=mode)
+        assert "info" not in envs.single_observation_space.spaces  # type: ignore[attr-defined]
+        assert_same(envs.reset()[1], told([True] * 3, [1, 1, 1]))
+        assert_same(envs.step(ZERO)[4], told([True] * 3, [2, 2, 2]))
+        if mode is DISABLED:
+            mask = np.array([True, False, False])
+            assert_same(envs.reset(options={"reset_mask": mask})[1], told([True, False, False], [1, 0, 0]))
+        assert_same(envs.step(ZERO)[4], told([True] * 3, second))
+    envs = TensorDictVectorEnv(Tells(), autoreset_mode=SAME_STEP)
+    envs.reset()
+    infos = envs.step(ZERO)[4]
+    assert_same(infos["final_info"], told([True, False, False], [2, 0, 0]))
+    assert_same({key: infos[key] for key in ("arm", "_arm")}, told([True] * 3, [1, 2, 2]))
+
+
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("kind", [CountingEnv, DictEnv])
 def test_a_users_batch_gives_what_a_sync_vector_env_gives(kind: type[CountingEnv], mode: AutoresetMode) -> None:
     envs = [lambda n=n: kind((3, 1, n)) for n in range(2, 5)]
     ours = TensorDictVectorEnv(OwnBatch(envs), autoreset_mode=mode)
-    # of an own Composite, spec_to_space makes a Dict: OwnBatch takes its spec from the space, and so has the space
     assert assert_agree(ours, SyncVectorEnv(envs, autoreset_mode=mode), 20) > 10
+
+
+def test_one_call_at_a_time() -> None:
+    """An env that calls its batch back is refused: both would write the same rows."""
+
+    class Recursive(Countdown):
+        def _step(self, td: Any) -> TensorDict:
+            envs.call("num")
+            return super()._step(td)
+
+    envs = TensorDictVectorEnv(Recursive())
+    envs.reset()
+    with pytest.raises(RuntimeError, match="call: refused while a call of step is under way"):
+        envs.step(ZERO)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
@@ -630,7 +679,7 @@ else:
 
 @pytest.mark.cuda
 def test_on_a_gpu() -> None:
-    """Nothing of an env on a GPU goes through the CPU but the flags; its tensors are handed out as they are."""
+    """Actions are taken from the GPU, and all results are there."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     serial = TensorDictVectorEnv(SerialEnv(2, lambda: DictEnv((1, 2))), output="torch", device="cuda")

@@ -395,6 +395,24 @@ def test_an_engines_env_that_raises_costs_nobody_else_anything() -> None:
         assert envs.step([0, 0])[0][:, 1].tolist() == [1, 2]
 
 
+def test_a_reset_that_raises_in_a_step_leaves_the_others_their_step() -> None:
+    env = SerialEnv(2, [lambda: RaisingEnv((1, 9)), lambda: RaisingEnv((9,))])
+    envs = TensorDictVectorEnv(env)
+    envs.reset(seed=0)
+    assert envs.step([0, 0])[2].tolist() == [True, False]
+    env.engine.envs[0].raise_in_reset = OSError("out of order")  # type: ignore[attr-defined]
+    with pytest.raises(OSError, match="out of order"):
+        envs.step([0, 0])
+    partial = env.last_partial()
+    assert partial is not None
+    assert partial["_failed"].tolist() == [True, False]
+    assert partial["next", "observation"][:, 1].tolist() == [1, 2]
+    assert partial["next", "reward"].flatten().tolist() == [0, 2]
+    env.engine.envs[0].raise_in_reset = None  # type: ignore[attr-defined]
+    assert envs.reset(options={"reset_mask": np.array([True, False])})[0][:, 1].tolist() == [0, 2]
+    assert envs.step([0, 0])[0][:, 1].tolist() == [1, 3]
+
+
 # -------------------------------------------------------------------- seeds
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from tensordict import TensorDictBase
 
+from gymbridge.engine.codes import Op
 from gymbridge.envs.inputs import require_like
 from gymbridge.envs.tensordicts import entry
 from gymbridge.spaces.actions import ActionCodec
@@ -37,7 +38,7 @@ class TensorDictActionRows:
         >>> from gymbridge.spaces import space_to_spec
         >>> rows = TensorDictActionRows(Discrete(3), space_to_spec(Discrete(3), batch_size=(2,)), torch.Size([2]), True)
         >>> td = TensorDict({"action": torch.tensor([2, 0])}, [2])
-        >>> [int(action) for action in rows(td, bytes([1, 1]))]
+        >>> [int(action) for action in rows(td, bytes([2, 2]))]
         [2, 0]
     """
 
@@ -63,7 +64,7 @@ class TensorDictActionRows:
 
         Args:
             tensordict: has the actions.
-            ops: one op a row; the actions of rows with op 0 may be anything of their spec's shape and dtype.
+            ops: one op a row; the actions of rows that do not step may be anything of their spec's shape and dtype.
 
         Raises:
             KeyError: an action is missing.
@@ -79,7 +80,7 @@ class TensorDictActionRows:
         if self._plain:
             rows: Iterable[Any] = self._decode(actions)[0].reshape(self._plain_shape).copy()
             return rows
-        if self._any_action is not None and not all(ops):
+        if self._any_action is not None and min(ops) < Op.STEP:
             actions = self._only_picked(actions, self._any_action, ops)
         decoded = zip(self._decode(actions), self._tree.leaves, strict=True)
         arrays = [array.reshape((self._num_rows, *leaf.shape)).copy() for array, leaf in decoded]
@@ -89,7 +90,7 @@ class TensorDictActionRows:
         self, actions: Sequence[torch.Tensor], any_action: Sequence[torch.Tensor], ops: bytes
     ) -> list[torch.Tensor]:
         """The actions of the envs that step, and one that can be decoded for each other, whose own may be anything."""
-        steps = torch.tensor([bool(op) for op in ops]).reshape(self._batch_size)
+        steps = torch.tensor([op >= Op.STEP for op in ops]).reshape(self._batch_size)
         return [
             torch.where(steps.to(action.device).unsqueeze(-1), action, other.to(action.device))
             if action.dtype is torch.bool and other.ndim == 1  # only what is one-hot may be beyond decoding

@@ -287,8 +287,8 @@ class EnvBase(EnvSpecs, ABC):
         if mask is None:
             self._latest = with_entries(made, {})
             return made
-        shown = self._chosen(mask, made, self._shown(tensordict, zero))
-        self._latest = self._chosen(mask, made, self._shown(None, zero))
+        shown = self._chosen(mask, made, self._shown(tensordict, zero), tensordict)
+        self._latest = self._chosen(mask, made, self._shown(None, zero), self._latest)
         return shown
 
     def _shown(self, tensordict: TensorDictBase | None, zero: Any) -> TensorDictBase:
@@ -302,11 +302,19 @@ class EnvBase(EnvSpecs, ABC):
                 shown.set(key, spec[key].zero() if value is None else value.clone())
         return shown.update(zero)
 
-    def _chosen(self, mask: torch.Tensor, picked: TensorDictBase, others: TensorDictBase) -> TensorDictBase:
-        """Rows of ``picked`` where the mask is True, of ``others`` elsewhere; zeros where these have none."""
+    def _chosen(
+        self, mask: torch.Tensor, picked: TensorDictBase, others: TensorDictBase, before: TensorDictBase | None
+    ) -> TensorDictBase:
+        """Rows of ``picked`` where the mask is True, of ``others`` elsewhere.
+
+        A key that ``others`` lacks, a state say, has there what stood ``before``, or zeros where nothing did.
+        """
         chosen = picked.empty()
         for key in leaf_paths(picked):
             value, other = picked.get(key), others.get(key, None)
+            if other is None and before is not None:
+                other = before.get(key, None)
+                other = other if other is not None and other.shape == value.shape else None
             rows = mask.to(value.device).reshape(*mask.shape, *[1] * (value.ndim - mask.ndim))
             chosen.set(key, torch.where(rows, value, torch.zeros_like(value) if other is None else other))
         return chosen

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDictBase
 
 from gymbridge.engine.calls import OneCallAtATime, exclusive
+from gymbridge.engine.gym_host import GymEnvDescription
+from gymbridge.engine.host import Engine
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.inputs import DeviceLike, as_seed, env_device
@@ -47,6 +49,11 @@ class EngineEnv(OneCallAtATime, EnvBase):
             self._engine_face = self._make_face()
             self._take_specs(self._engine_face)
         return self._engine_face
+
+    @property
+    def engine(self) -> Engine[GymEnvDescription]:
+        """The engine that runs the envs; starts it if it is not running."""
+        return self._face.engine
 
     def _take_specs(self, face: EngineFace) -> None:
         self.set_spec_lock_(False)
@@ -119,6 +126,28 @@ class EngineEnv(OneCallAtATime, EnvBase):
         self._next_root.carry(tensordict, root)
         return tensordict, root
 
+    @exclusive
+    def step_or_reset(self, tensordict: TensorDictBase, resets: torch.Tensor) -> TensorDictBase:
+        """Resets the envs of a batch that a mask picks and steps the others, in one round of the engine.
+
+        Args:
+            tensordict: has the actions; those of the envs that are reset may be anything. It stays as it is.
+            resets: a CPU bool tensor ``[*B]``.
+
+        Returns:
+            What each env shows then: observation, infos, reward (zero after a reset) and flags (False after one).
+
+        Raises:
+            What :meth:`step` raises.
+        """
+        self._require_open("step_or_reset")
+        face = self._engine_face or self._face
+        self._require_batch_size("step_or_reset", tensordict)
+        try:
+            return face.step_or_reset(tensordict, resets, self._reset_kwargs({}))
+        finally:
+            self._take_seeds_off(face)
+
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         return self._face.reset(None, None, self._reset_kwargs(kwargs))
 
@@ -156,6 +185,20 @@ class EngineEnv(OneCallAtATime, EnvBase):
         num_envs = self.numel()
         self._seeds = [seed if static_seed else seed + row for row in range(num_envs)]
         return seed if static_seed else seed + num_envs
+
+    @exclusive
+    def seed_rows(self, seeds: Sequence[int | None]) -> None:
+        """Gives each env a seed of its own, or None for none, for its next reset; torch is not seeded.
+
+        Raises:
+            TypeError, ValueError: a seed that is no int, a negative one, or another number of seeds than envs.
+        """
+        if len(seeds) != self.numel():
+            raise ValueError(f"seeds: got {len(seeds)}, expected {self.numel()}, one for each env")
+        checked = [as_seed(seed) for seed in seeds]
+        if self._engine_face is not None:
+            self._engine_face.take_rows_reset()
+        self._seeds = checked
 
     def _set_seed(self, seed: int | None) -> None:
         self.set_seed(seed)

@@ -207,6 +207,21 @@ class EngineFace:
             self._fail(put_next(tensordict.copy(), following, entry(tensordict, "next")), report)
         return following, root
 
+    def step_or_reset(
+        self, tensordict: TensorDictBase, resets: torch.Tensor, reset_kwargs: Sequence[Mapping[str, Any]]
+    ) -> TensorDict:
+        """Resets the rows that ``resets`` picks and steps the others, in one round: what each row shows then."""
+        ops = np.where(resets.numpy().ravel(), np.uint8(Op.RESET), np.uint8(Op.STEP)).tobytes()
+        report = self._run(tensordict, ops, reset_kwargs)
+        try:
+            shown = self._next_of(tensordict, self._untouched(None, report), self._reader.latest())
+        except BaseException:
+            fail_rows(self._block.state, ops)
+            raise
+        if report.errors:
+            self._fail(put_next(tensordict.copy(), shown, entry(tensordict, "next")), report)
+        return shown
+
     def _run(
         self, tensordict: TensorDictBase, ops: bytes, reset_kwargs: Sequence[Mapping[str, Any]] | None = None
     ) -> Report:
@@ -241,8 +256,11 @@ class EngineFace:
 
     # ---------------------------------------------------------------- from the block to tensors
 
-    def _next_of(self, tensordict: TensorDictBase, untouched: Array | None) -> TensorDict:
-        arrays = [array.copy() for array in self._next]
+    def _next_of(
+        self, tensordict: TensorDictBase, untouched: Array | None, arrays: list[Array] | None = None
+    ) -> TensorDict:
+        """Observation and infos, those of the step unless other arrays are given, with reward and flags."""
+        arrays = [array.copy() for array in self._next] if arrays is None else arrays
         reward, terminated, truncated = self._reward.copy(), self._terminated.copy(), self._truncated.copy()
         done = terminated | truncated
         if untouched is not None:
@@ -362,6 +380,6 @@ def _require_running(ops: bytes, states: bytes) -> None:
     Raises:
         ResetNeeded: naming the envs and why each needs a reset.
     """
-    refused = [row for row, op in enumerate(ops) if op and states[row] != RowState.RUNNING]
+    refused = [row for row, op in enumerate(ops) if op >= Op.STEP and states[row] != RowState.RUNNING]
     if refused:
         raise ResetNeeded(f"{why_not_stepped(states, refused)}: reset them before they are stepped")

@@ -1,10 +1,34 @@
-"""The gymnasium face: ``gymnasium.vector`` environments over gymbridge's engine, by changing one import."""
+"""The gymnasium face: ``gymnasium.vector`` environments over gymbridge's engine, by changing one import.
+
+``TensorDictVectorEnv`` is imported when it is first used: it needs torch, and the others do not.
+"""
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from gymnasium.vector import AutoresetMode
 
 from gymbridge.vector.registration import VectorizeMode, make_vec
 from gymbridge.vector.sync_vector_env import SyncVectorEnv
 
-__all__ = ["AutoresetMode", "SyncVectorEnv", "VectorizeMode", "make_vec"]
+if TYPE_CHECKING:
+    from gymbridge.vector.tensordict_vector_env import TensorDictVectorEnv
+
+_HOMES = {"TensorDictVectorEnv": "gymbridge.vector.tensordict_vector_env"}
+"""Public name that needs torch -> the module that defines it."""
+
+__all__ = ["AutoresetMode", "SyncVectorEnv", "TensorDictVectorEnv", "VectorizeMode", "make_vec"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gymbridge.vector' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

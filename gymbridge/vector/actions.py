@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gymbridge.spaces.naming import SpaceLeaf, SpaceTree
 
-__all__ = ["ActionRows", "array_of_tensor"]
+__all__ = ["ActionRows", "array_of_tensor", "batch_of_leaf", "require_actions"]
 
 _TAKEN_BY = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}
 """Kind of a space's dtype -> kinds of dtype that an action for it may have."""
@@ -56,25 +56,42 @@ class ActionRows:
             rows: Iterable[Any] = actions
             return rows
         parts = self._tree.flatten(actions)
-        batches = [self._batch(leaf, part) for leaf, part in zip(self._tree.leaves, parts, strict=True)]
+        leaves = zip(self._tree.leaves, parts, strict=True)
+        batches = [batch_of_leaf(leaf, part, self._num_envs) for leaf, part in leaves]
         return self._tree.rows(batches, self._num_envs)
 
-    def _batch(self, leaf: SpaceLeaf, actions: Any) -> npt.NDArray[Any] | list[Any]:
-        batch = _indexable(leaf, actions)
-        if len(batch) != self._num_envs:
-            raise ValueError(f"{leaf.name}: got {len(batch)} actions, expected {self._num_envs}, one for each env")
-        if not leaf.is_array:
-            return batch
-        try:
-            array = np.asarray(batch)
-        except ValueError:  # a ragged list
-            shapes = [np.shape(action) for action in batch]
-            raise ValueError(f"{leaf.name}: got actions of the shapes {shapes}, expected {leaf.shape} each") from None
-        if array.shape[1:] != leaf.shape:
-            raise ValueError(f"{leaf.name}: got actions of shape {array.shape[1:]}, expected {leaf.shape} each")
-        if array.size and array.dtype.kind not in _TAKEN_BY.get(leaf.dtype.kind, ""):
-            raise ValueError(f"{leaf.name}: got actions of dtype {array.dtype}, expected {leaf.dtype}")
+
+def batch_of_leaf(leaf: SpaceLeaf, actions: Any, num_envs: int) -> npt.NDArray[Any] | list[Any]:
+    """The actions of one leaf as an array or a list, one item an env, seen to be of the leaf's shape and kind.
+
+    Raises:
+        ValueError: another number of actions than envs, or an action of another shape or kind than the space's.
+        TypeError: something that holds no actions.
+    """
+    batch = _indexable(leaf, actions)
+    if len(batch) != num_envs:
+        raise ValueError(f"{leaf.name}: got {len(batch)} actions, expected {num_envs}, one for each env")
+    if not leaf.is_array:
         return batch
+    try:
+        array = np.asarray(batch)
+    except ValueError:  # a ragged list
+        shapes = [np.shape(action) for action in batch]
+        raise ValueError(f"{leaf.name}: got actions of the shapes {shapes}, expected {leaf.shape} each") from None
+    require_actions(leaf, array.shape[1:], array.dtype.kind if array.size else leaf.dtype.kind, array.dtype)
+    return batch
+
+
+def require_actions(leaf: SpaceLeaf, shape: tuple[int, ...], kind: str, dtype: Any) -> None:
+    """Refuses actions whose shape, or whose dtype's kind (a letter of numpy's), a leaf does not take.
+
+    Raises:
+        ValueError: naming the leaf.
+    """
+    if shape != leaf.shape:
+        raise ValueError(f"{leaf.name}: got actions of shape {shape}, expected {leaf.shape} each")
+    if kind not in _TAKEN_BY.get(leaf.dtype.kind, ""):
+        raise ValueError(f"{leaf.name}: got actions of dtype {dtype}, expected {leaf.dtype}")
 
 
 def _indexable(leaf: SpaceLeaf, actions: Any) -> npt.NDArray[Any] | list[Any]:

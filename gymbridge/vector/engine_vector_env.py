@@ -12,23 +12,24 @@ from typing import Any, Generic, TypeVar
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.error import ClosedEnvironmentError
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from gymbridge.engine.calls import OneCallAtATime, exclusive
-from gymbridge.engine.codes import Op, RowState
+from gymbridge.engine.codes import Op
 from gymbridge.engine.conform import snapshot_of_object
 from gymbridge.engine.failures import fail_rows, raise_env_error
 from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
 from gymbridge.engine.host import NOTHING, Engine, Report
 from gymbridge.engine.reader import BlockReader
 from gymbridge.spaces.naming import action_tree, observation_tree
-from gymbridge.vector.actions import ActionRows, array_of_tensor
+from gymbridge.vector.actions import ActionRows
 from gymbridge.vector.autoreset import Autoreset
 from gymbridge.vector.infos import add_info
 from gymbridge.vector.output import Output
+from gymbridge.vector.reset_arguments import require_observed, row_seeds, split_reset_mask
 
 __all__ = ["EngineVectorEnv", "ObservationMode"]
 
@@ -167,7 +168,7 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
                 or without a True.
         """
         self._require_open("reset")
-        seeds = self._seeds(seed)
+        seeds = row_seeds(seed, self.num_envs)
         ops, options = self._reset_ops(options)
         report = self._engine.run(ops, self._no_actions, [{"seed": seed, "options": options} for seed in seeds])
         try:
@@ -241,44 +242,14 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
 
     # ---------------------------------------------------------------- what goes in
 
-    def _seeds(self, seed: Any) -> Sequence[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, (int, np.integer)):
-            _require_seed(seed, "")
-            return [int(seed) + row for row in range(self.num_envs)]
-        if not isinstance(seed, Sequence) and not (isinstance(seed, np.ndarray) and seed.ndim):
-            raise TypeError(
-                f"seed: got {seed!r} of type {type(seed).__name__}, expected an int, a list of them or None"
-            )
-        if len(seed) != self.num_envs:
-            raise ValueError(f"seed: got a list of {len(seed)}, expected {self.num_envs}, one for each env")
-        for row, one in enumerate(seed):
-            if one is not None:
-                _require_seed(one, f" for env {row}")
-        return [None if one is None else int(one) for one in seed]
-
     def _reset_ops(self, options: dict[str, Any] | None) -> tuple[bytes, dict[str, Any] | None]:
         """The op of each row, and the options that the envs are to see."""
-        if options is None or "reset_mask" not in options:
+        mask, options = split_reset_mask(options, self.num_envs)
+        if mask is None:
             return self._reset_all, options
-        mask = options["reset_mask"]
-        if hasattr(mask, "detach"):  # a torch tensor, without importing torch
-            mask = array_of_tensor("options['reset_mask']", mask)
-        if not isinstance(mask, np.ndarray):
-            raise TypeError(f"options['reset_mask']: got {type(mask)}, expected a numpy array")
-        if mask.shape != (self.num_envs,):
-            raise ValueError(f"options['reset_mask']: got shape {mask.shape}, expected ({self.num_envs},)")
-        if mask.dtype != np.bool_:
-            raise TypeError(f"options['reset_mask']: got dtype {mask.dtype}, expected bool")
-        if not mask.any():
-            raise ValueError(f"options['reset_mask']: got {mask}, expected at least one True")
-        states = self._state.tobytes()
-        new = [row for row in range(self.num_envs) if states[row] == RowState.NEW and not mask[row]]
-        if new:
-            raise ResetNeeded(f"options['reset_mask'] leaves out envs {new}, which have never been reset")
+        require_observed(self._state.tobytes(), mask)
         ops = mask.astype(np.uint8).tobytes()  # False is IDLE, True is RESET
-        return ops, {key: value for key, value in options.items() if key != "reset_mask"}
+        return ops, options
 
     # ---------------------------------------------------------------- what comes out
 
@@ -375,14 +346,6 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         """Closes the envs, each of them even if another's ``close`` raises; raises the first error at the end."""
         self.closed = True  # before the envs are: one that raises is not to be closed twice
         self._engine.close()
-
-
-def _require_seed(seed: Any, whose: str) -> None:
-    """Refuses what is no seed, before any env is reset; a negative one with the error that gymnasium's envs raise."""
-    if not isinstance(seed, (int, np.integer)):
-        raise TypeError(f"seed: got {seed!r} of type {type(seed).__name__}{whose}, expected an int or None")
-    if seed < 0:
-        raise gym.error.Error(f"seed: got {seed}{whose}, expected 0 or greater")
 
 
 def _require_observation_mode(mode: Any) -> None:

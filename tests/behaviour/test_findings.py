@@ -397,3 +397,36 @@ def test_one_env_for_a_batch_is_refused() -> None:
     with pytest.raises(TypeError, match="create_env_fn: got one env for 3, expected an id, a callable"):
         SerialEnv(3, CountingEnv())  # type: ignore[arg-type]
     assert SerialEnv(1, CountingEnv()).reset().batch_size == (1,)  # type: ignore[arg-type]
+
+
+def test_an_env_that_is_not_picked_keeps_its_state() -> None:
+    """A state that stands in no observation is not lost for the envs that a mask leaves out."""
+
+    class Stateful(EnvBase):
+        partial_step = partial_reset = True  # type: ignore[assignment]
+
+        def __init__(self) -> None:
+            super().__init__(batch_size=(2,))
+            self.observation_spec = Composite(x=Unbounded((2, 1)), shape=(2,))
+            self.state_spec = Composite(energy=Unbounded((2, 1)), shape=(2,))
+            self.action_spec = Unbounded((2, 1))
+            self.reward_spec = Unbounded((2, 1))
+
+        def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDict:
+            return TensorDict({"x": torch.zeros(2, 1), "energy": torch.full((2, 1), 10.0)}, [2])
+
+        def _step(self, tensordict: TensorDictBase) -> TensorDict:
+            energy = tensordict["energy"] - 1
+            return TensorDict({"x": energy.clone(), "energy": energy, "reward": torch.ones(2, 1)}, [2])
+
+        def _set_seed(self, seed: int | None) -> None:
+            pass
+
+    env = Stateful()
+    td = env.rand_action(env.reset())
+    td["_step"] = torch.tensor([True, False])
+    td = env.step(td)
+    assert td["next", "energy"].flatten().tolist() == [9, 10]
+    root = env.step_mdp(td)
+    root["_reset"] = torch.tensor([False, True])
+    assert env.reset(root)["energy"].flatten().tolist() == [9, 10]

@@ -28,6 +28,9 @@ NEEDS_TORCH = (
     "gymbridge.spaces.samples",
     "gymbridge.spaces.translation",
     "gymbridge.specs",
+    "gymbridge.vector.spec_leaves",
+    "gymbridge.vector.tensordict_infos",
+    "gymbridge.vector.tensordict_vector_env",
     "gymbridge.vector.torch_output",
 )
 

@@ -1,0 +1,429 @@
+"""Any batched TensorDict env as a ``gymnasium.vector.VectorEnv``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from tensordict import TensorDict, TensorDictBase
+
+from gymbridge.engine.calls import OneCallAtATime, exclusive
+from gymbridge.engine.codes import Op, RowState
+from gymbridge.engine.failures import why_not_stepped
+from gymbridge.envs.base import EnvBase
+from gymbridge.envs.engine_env import EngineEnv
+from gymbridge.envs.inputs import DeviceLike, env_device
+from gymbridge.specs import Composite
+from gymbridge.specs._bridge import array_of
+from gymbridge.vector.autoreset import Autoreset
+from gymbridge.vector.reset_arguments import require_observed, row_seeds, split_reset_mask
+from gymbridge.vector.spec_leaves import ActionWriter, ObservationReader
+from gymbridge.vector.tensordict_infos import InfoReader
+from gymbridge.vector.torch_output import require_dtype
+
+__all__ = ["TensorDictVectorEnv"]
+
+Mask = npt.NDArray[np.bool_]
+_Result = TypeVar("_Result")
+
+
+class _Shown(NamedTuple):
+    """What a step shows, before it is put in the form that the user asked for."""
+
+    latest: TensorDictBase
+    """Each env's latest observation and infos."""
+    outcome: TensorDictBase
+    """Reward and flags."""
+    final: TensorDictBase | None = None
+    """Where envs were reset in the step that ended their episode: the observations and infos before that."""
+
+
+class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
+    """A batched TensorDict env as a ``gymnasium.vector.VectorEnv``.
+
+    Over a :class:`~gymbridge.SerialEnv` it gives what :class:`~gymbridge.vector.SyncVectorEnv` does, one engine round a
+    step, but for rewards, which have the precision of the env's ``reward_dtype``, and infos, of which the env keeps
+    those that it was told to. Any other batched env, one on a GPU for example, is stepped whole where it can be:
+
+    - ``NEXT_STEP`` steps the envs in an episode (``"_step"``) and resets the others (``"_reset"``), in two calls of the
+      env where some do this and some that. An env with ``partial_step=False`` steps all, those whose episode has ended
+      included, and then has these reset.
+    - ``SAME_STEP`` is ``step_and_maybe_reset``.
+    - ``DISABLED`` refuses to step while an episode's end waits for ``reset(options={"reset_mask": mask})`` or
+      ``reset()``; it is the only mode for an env with ``partial_reset=False``, which is reset whole.
+
+    Spaces are those of the specs (:func:`gymbridge.spaces.spec_to_space`) of one env: nested groups are ``Dict``
+    spaces, a one-hot spec is the ``Discrete`` that it encodes, what stands under ``"_user"`` has its own name, and a
+    lone action key is left out. A ``Composite`` at ``"info"`` is no observation but the infos. ``final_obs`` and
+    ``final_info`` are as gymnasium has them.
+
+    Args:
+        env: an env of batch size ``[N]``; it is closed with the vector env.
+        autoreset_mode: an ``AutoresetMode`` or its value, see :mod:`gymbridge.vector.autoreset`.
+        output: ``"numpy"``, which gymnasium's own vector wrappers want: observations in their spaces' dtypes, rewards
+            float64. ``"torch"``: tensors, rewards in the env's dtype. Infos are numpy either way.
+        device: where tensors are to be, with ``output="torch"``; None leaves each where the env has it.
+        copy: hand out results that stay as they are. If not, they may share the memory of what the env returned: none
+            is copied where it already is on the device, and an env that writes into its tensors changes them.
+
+    Attributes:
+        env: the env.
+
+    Raises:
+        TypeError: no ``EnvBase``, or a dtype that the device lacks.
+        ValueError: an env without a batch or with more than one batch dim, with another reward than one number an env,
+            a mode that it cannot have, or an option with a value that it does not have.
+        UnsupportedSpaceError: a spec without a space.
+
+    Example:
+        >>> from gymbridge import SerialEnv
+        >>> envs = TensorDictVectorEnv(SerialEnv(3, "CartPole-v1"), autoreset_mode="SameStep")
+        >>> observations, infos = envs.reset(seed=42)
+        >>> observations, rewards, terminations, truncations, infos = envs.step([0, 1, 1])
+        >>> observations.shape, rewards
+        ((3, 4), array([1., 1., 1.]))
+        >>> envs.close()
+    """
+
+    def __init__(
+        self,
+        env: EnvBase,
+        *,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        output: Literal["numpy", "torch"] = "numpy",
+        device: DeviceLike | None = None,
+        copy: bool = True,
+    ):
+        self.closed = True  # nothing to close yet: some versions of gymnasium close in __del__
+        self._autoreset = Autoreset(autoreset_mode)
+        self.autoreset_mode = self._autoreset.mode
+        _require_env(env, self.autoreset_mode)
+        if output not in ("numpy", "torch"):
+            raise ValueError(f"output: got {output!r}, expected 'numpy' or 'torch'")
+        if output == "numpy" and device is not None:
+            raise ValueError(f"device: got {device!r} with output='numpy'; a device needs output='torch'")
+        self.env = env
+        self.num_envs = env.batch_size[0]
+        self.copy = copy
+        self._engine_env = env if isinstance(env, EngineEnv) else None
+        self._as_torch = output == "torch"
+        self._device = None if device is None else env_device(device)
+        self._copies = copy and self._engine_env is None  # what an engine's env returns is the caller's own already
+
+        self._read_specs()
+        self._states = np.full(self.num_envs, RowState.NEW, np.uint8)
+        self._root: TensorDictBase = self._nothing()
+        self._all = np.ones(self.num_envs, np.bool_)
+        self.closed = False
+
+    def _read_specs(self) -> None:
+        """Sets what follows from what the env says of itself."""
+        env = self.env
+        for kind, spec in (("reward", env.full_reward_spec), ("done", env.full_done_spec)):
+            _require_one_each(kind, spec, self.num_envs)
+        observations = env.full_observation_spec
+        infos = observations.get("info", None)
+        has_infos = isinstance(infos, Composite)
+        observations = observations.exclude("info") if has_infos else observations
+        described: Any = env if self._engine_env is None else self._engine_env.engine.descriptions[0]
+        observation_space, action_space = None, None
+        if self._engine_env is not None:  # specs do not keep the order of keys that stand under "_user"
+            observation_space, action_space = described.observation_space, described.action_space
+        self._observations = ObservationReader(observations, observation_space)
+        self._infos = InfoReader(infos if has_infos else None)
+        self._actions = ActionWriter(env.full_action_spec, action_space)
+        self.single_observation_space = self._observations.single_space
+        self.single_action_space = self._actions.single_space
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        if self._device is not None:
+            for leaf in self._observations.tree.leaves:
+                if leaf.is_array:
+                    require_dtype(leaf.name, leaf.dtype, self._device)
+            if env.full_reward_spec["reward"].dtype is torch.float64:
+                require_dtype("reward", np.dtype(np.float64), self._device)
+        self.metadata = {**getattr(described, "metadata", {}), "autoreset_mode": self.autoreset_mode}
+        self.render_mode = getattr(described, "render_mode", None)
+
+    # ---------------------------------------------------------------- reset and step
+
+    @exclusive
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Resets all envs, or those that ``options["reset_mask"]`` names.
+
+        Args:
+            seed: one int, for ``env.set_seed(seed)``, or None. Envs run by an engine, those of a ``SerialEnv`` for
+                example, take a list with a seed or None for each env too.
+            options: other entries than ``"reset_mask"``, a bool array ``[num_envs]``, go to ``env.reset(options=…)``.
+
+        Returns:
+            Observations of all envs, those not reset having their latest, and the infos of the envs that were reset.
+
+        Raises:
+            ClosedEnvironmentError: the vector env is closed.
+            ResetNeeded: the mask leaves out an env that has never been reset.
+            gymnasium.error.Error: a negative seed.
+            ValueError, TypeError: what is no seed, a wrong number of them, a mask of another type, shape or dtype or
+                without a True, or one that names some envs where the env has ``partial_reset=False``.
+        """
+        self._require_open("reset")
+        mask, options = split_reset_mask(options, self.num_envs)
+        if mask is not None:
+            require_observed(self._row_states(), mask)
+            if not (self.env.partial_reset or mask.all()):
+                raise ValueError(
+                    f"options['reset_mask']: {type(self.env).__name__} has partial_reset=False and is reset whole "
+                    f"only; got {mask}"
+                )
+        rows = self._all if mask is None else mask
+        self._seed(seed)
+        try:
+            given = None if mask is None else self._inputs().set("_reset", torch.from_numpy(mask.copy()))
+            kwargs = {"options": options} if options else {}
+            root = self._touching(rows, lambda: self.env.reset(given, **kwargs))
+        finally:
+            if seed is not None and self._engine_env is not None:
+                self._engine_env.set_seed(None)  # a seed is for this reset, also that of an env that it leaves out
+        self._take_root(root)
+        self._states[rows] = RowState.RUNNING
+        return self._observation(root), self._infos(root, rows)
+
+    @exclusive
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Steps the envs; those whose episode ended are treated as the autoreset mode says.
+
+        Args:
+            actions: a batch of ``action_space``: numpy, torch on any device, a list, or a dict or tuple of these.
+
+        Returns:
+            observations, rewards ``[num_envs]``, terminations and truncations ``[num_envs]`` bool, infos.
+
+        Raises:
+            ClosedEnvironmentError: the vector env is closed.
+            ResetNeeded: an env has to be reset before it can be stepped.
+            ValueError, TypeError, KeyError, SpecError: actions that do not fit the action space; no env has been
+                stepped then.
+
+        What the env raises comes through. Where an engine runs the envs, ``env.last_partial()`` then has what the
+        others gave; else every env has to be reset.
+        """
+        self._require_open("step")
+        states = self._row_states()
+        if RowState.NEW in states:
+            new = [row for row, state in enumerate(states) if state == RowState.NEW]
+            raise ResetNeeded(f"{why_not_stepped(states, new)}: reset them before they are stepped")
+        ops = np.frombuffer(self._autoreset.ops(states), np.uint8)
+        resets = ops == Op.RESET
+        td = self._inputs()
+        self._actions.write(td, actions, ignored=resets if resets.any() else None)
+        shown = self._touching(self._all, lambda: self._run(td, resets))
+        ended = array_of(shown.outcome["done"]).reshape(self.num_envs)
+        infos: dict[str, Any] = {}
+        if shown.final is not None and ended.any():
+            infos["final_obs"], infos["_final_obs"] = self._final_observations(shown.final, ended), ended.copy()
+            infos["final_info"], infos["_final_info"] = self._infos(shown.final, ended), ended.copy()
+        infos.update(self._infos(shown.latest, self._all))
+        self._states[:] = RowState.RUNNING
+        if shown.final is None:
+            self._states[ended] = RowState.ENDED
+        return (self._observation(shown.latest), *self._outcome(shown.outcome), infos)
+
+    def _run(self, td: TensorDictBase, resets: Mask) -> _Shown:
+        """Does with each env what its autoreset mode says; ``td`` has the actions."""
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            td, root = self.env.step_and_maybe_reset(td)
+            self._take_root(root)
+            return _Shown(root, td["next"], final=td["next"])
+        if not resets.any():
+            following = self.env.step(td)["next"]
+            if self._engine_env is None:
+                self._take_root(self.env.step_mdp(td))
+            return _Shown(following, following)
+        if self._engine_env is not None:
+            following = self._engine_env.step_or_reset(td, torch.from_numpy(resets))
+            return _Shown(following, following)
+        return self._step_then_reset(td, torch.from_numpy(resets))
+
+    def _step_then_reset(self, td: TensorDictBase, resets: torch.Tensor) -> _Shown:
+        """Steps the envs that are not to be reset, or all where the env cannot do a part, then resets."""
+        if resets.all():
+            root = self.env.reset()
+            self._take_root(root)
+            outcome = {**dict(self.env.full_reward_spec.zero()), **dict(self.env.full_done_spec.zero())}
+            return _Shown(root, TensorDict(outcome, self.env.batch_size))
+        if self.env.partial_step:
+            td.set("_step", ~resets)
+        td = self.env.step(td)
+        root = self.env.step_mdp(td)
+        root.set("_reset", resets)
+        root = self.env.reset(root)
+        self._take_root(root)
+        outcome = {}
+        for name in ("reward", "done", "terminated", "truncated"):
+            value = td["next", name]
+            outcome[name] = value.masked_fill(resets.to(value.device).reshape(-1, *[1] * (value.ndim - 1)), 0)
+        return _Shown(root, TensorDict(outcome, self.env.batch_size))
+
+    # ---------------------------------------------------------------- what the env is given, and where its rows stand
+
+    def _nothing(self) -> TensorDict:
+        return TensorDict({}, self.env.batch_size, device=self.env.device)
+
+    def _inputs(self) -> TensorDictBase:
+        """What the next call of the env is given: a root of its own, which an engine does not need."""
+        return self._nothing() if self._engine_env is not None else self._root.copy()
+
+    def _take_root(self, root: TensorDictBase) -> None:
+        if self._engine_env is None:
+            self._root = root
+
+    def _row_states(self) -> bytes:
+        """Where each env stands; an engine knows, also of what was called past this vector env."""
+        return self._states.tobytes() if self._engine_env is None else self._engine_env.engine.block.state.tobytes()
+
+    def _touching(self, rows: Mask, call: Callable[[], _Result]) -> _Result:
+        """Calls the env; if it raises, the rows are to be reset, since what they did does not reach the caller."""
+        try:
+            return call()
+        except BaseException:
+            self._states[rows] = RowState.FAILED
+            raise
+
+    def _seed(self, seed: Any) -> None:
+        if seed is None:
+            return
+        seeds = row_seeds(seed, self.num_envs)
+        if isinstance(seed, (int, np.integer)):
+            self.env.set_seed(int(seed))
+        elif self._engine_env is not None:
+            self._engine_env.seed_rows(seeds)
+        else:
+            raise TypeError(f"seed: got {seed!r}, expected an int: {type(self.env).__name__} takes one for all envs")
+
+    def _require_open(self, call: str) -> None:
+        if self.closed:
+            raise ClosedEnvironmentError(f"{call}: the vector env is closed")
+
+    # ---------------------------------------------------------------- what comes out
+
+    def _parts(self, td: TensorDictBase) -> list[Any]:
+        if self._as_torch:
+            return self._observations.tensors(td, self._copies, self._device)
+        return self._observations.arrays(td, self._copies)
+
+    def _observation(self, td: TensorDictBase) -> Any:
+        return self._observations.tree.unflatten(self._parts(td))
+
+    def _final_observations(self, td: TensorDictBase, ended: Mask) -> npt.NDArray[Any]:
+        """An object array with the observation of each env whose episode ended, as one env of the space has it."""
+        parts = self._parts(td)
+        final = np.full(self.num_envs, None, object)
+        for row in np.flatnonzero(ended):
+            values = [part[row] if isinstance(part, tuple) else _own(part[row]) for part in parts]
+            final[row] = self._observations.tree.unflatten(values)
+        return final
+
+    def _outcome(self, outcome: TensorDictBase) -> tuple[Any, Any, Any]:
+        reward, *flags = (outcome[name].detach() for name in ("reward", "terminated", "truncated"))
+        if not self._as_torch:
+            terminated, truncated = (array_of(flag).reshape(self.num_envs).copy() for flag in flags)
+            return array_of(reward).reshape(self.num_envs).astype(np.float64), terminated, truncated
+        shaped = [value.reshape(self.num_envs) for value in (reward, *flags)]
+        moved = [value if self._device is None else value.to(self._device) for value in shaped]
+        reward, terminated, truncated = [value.clone() for value in moved] if self._copies else moved
+        return reward, terminated, truncated
+
+    # ---------------------------------------------------------------- the envs themselves
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> Any:
+        """The random generator of each env of an engine; of another env what it has under this name."""
+        return self.get_attr("np_random")
+
+    @property
+    def np_random_seed(self) -> Any:
+        """The seed of each random generator of an engine's envs; of another env what it has under this name."""
+        return self.get_attr("np_random_seed")
+
+    @exclusive
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Attribute ``name``, called with the arguments where it is callable.
+
+        Returns:
+            A tuple with what each env gave, where an engine runs them; else what the batched env itself gave.
+        """
+        self._require_open("call")
+        if self._engine_env is not None:
+            engine = self._engine_env.engine
+            return tuple(engine.call(row, name, args, kwargs) for row in range(self.num_envs))
+        value = getattr(self.env, name)
+        return value(*args, **kwargs) if callable(value) else value
+
+    def get_attr(self, name: str) -> Any:
+        """Attribute ``name`` of each env of an engine, as a tuple; else that of the batched env itself."""
+        return self.call(name)
+
+    @exclusive
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets an attribute of each env of an engine, to its own of a list or tuple; else of the batched env itself.
+
+        Raises:
+            ValueError: a list or tuple of another length than there are envs of an engine.
+        """
+        self._require_open("set_attr")
+        if self._engine_env is None:
+            setattr(self.env, name, values)
+            return
+        each = values if isinstance(values, (list, tuple)) else [values] * self.num_envs
+        if len(each) != self.num_envs:
+            raise ValueError(f"values: got {len(each)} values, expected {self.num_envs}, one for each env")
+        for row, value in enumerate(each):
+            self._engine_env.engine.call(row, "set_wrapper_attr", (name, value))
+
+    def render(self) -> Any:
+        """What each env of an engine renders, as a tuple; else what the batched env's own ``render`` gives."""
+        return self.call("render")
+
+    @exclusive
+    def close(self, **kwargs: Any) -> None:
+        """Closes the env, once; see :meth:`close_extras`."""
+        super().close(**kwargs)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes the env."""
+        self.closed = True  # before the env is: one that raises is not to be closed twice
+        self.env.close(raise_if_closed=False)
+
+
+def _require_env(env: Any, mode: AutoresetMode) -> None:
+    """Refuses what cannot be such a vector env, or cannot in this mode."""
+    if not isinstance(env, EnvBase):
+        raise TypeError(f"env: got {env!r} of type {type(env).__name__}, expected a batched EnvBase")
+    name = type(env).__name__
+    if len(env.batch_size) != 1 or not env.batch_size[0]:
+        raise ValueError(f"env: got {name} of batch size {[*env.batch_size]}, expected one batch dim, [N]")
+    if mode is not AutoresetMode.DISABLED and not env.partial_reset:
+        raise ValueError(
+            f"autoreset_mode: got {mode.value!r}, expected {AutoresetMode.DISABLED.value!r}: {name} has "
+            f"partial_reset=False, so the envs whose episode ended cannot be reset while the others go on"
+        )
+
+
+def _require_one_each(kind: str, spec: Composite, num_envs: int) -> None:
+    """Refuses rewards and flags that are not one an env."""
+    for key, leaf in spec.items(True, True):
+        if kind == "reward" and (key != "reward" or len(spec) > 1):
+            raise ValueError(f"env: got the rewards {[*spec.keys(True, True)]}, expected 'reward' alone")
+        if tuple(leaf.shape) not in ((num_envs,), (num_envs, 1)):
+            raise ValueError(f"env: got {key} of shape {[*leaf.shape]}, expected one an env, {[num_envs, 1]}")
+
+
+def _own(value: Any) -> Any:
+    """A row of a batch as a value of its own."""
+    return value.clone() if isinstance(value, torch.Tensor) else value.copy()

@@ -193,6 +193,10 @@ class PickledTensor(NamedTuple):
         return from_array(self.array).to(device=self.device, dtype=self.dtype).expand(self.shape)
 
 
+_DRAWN_BY_TORCH = {torch.bool, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}
+"""Dtypes that ``torch.randint`` has."""
+
+
 class IntegerRange:
     """Uniform draws of integers from ``low`` to ``high`` inclusive, element by element, for any dtype's full range.
 
@@ -213,16 +217,29 @@ class IntegerRange:
         span = array_of(high).astype(np.uint64) - array_of(low).astype(np.uint64)
         self._is_narrow = bool((span < _WIDE).all())
         self._last = from_array(span).to(low.device, torch.int64)
+        self._common = self._common_range(low, span)
+
+    def _common_range(self, low: torch.Tensor, span: np.ndarray[Any, Any]) -> tuple[int, int] | None:
+        """Lowest value and one more than the highest, where all elements have the same and torch draws such numbers."""
+        lows = array_of(low)
+        if not (span.size and self._is_narrow and self._dtype in _DRAWN_BY_TORCH):
+            return None
+        if (lows != lows.flat[0]).any() or (span != span.flat[0]).any():
+            return None
+        beyond = int(lows.flat[0]) + int(span.flat[0]) + 1
+        return (int(lows.flat[0]), beyond) if beyond < 2**63 else None
 
     def mapped(self, operation: Callable[[torch.Tensor], torch.Tensor]) -> IntegerRange:
         """Return the range of bounds that are put through ``operation``, such as a move or an index."""
         new = object.__new__(IntegerRange)
-        new._dtype, new._is_narrow = self._dtype, self._is_narrow
+        new._dtype, new._is_narrow, new._common = self._dtype, self._is_narrow, self._common
         new._low, new._last = operation(self._low), operation(self._last)
         return new
 
     def draw(self, shape: torch.Size) -> torch.Tensor:
         """Draw a tensor of ``shape``, whose trailing dims broadcast with the bounds."""
+        if self._common is not None:  # a fraction of the cost
+            return torch.randint(*self._common, shape, dtype=self._dtype, device=self._low.device)
         offset = self._narrow_offset(shape) if self._is_narrow else self._wide_offset(shape)
         return (self._low + offset).to(self._dtype)
 

@@ -319,3 +319,14 @@ def test_a_spec_without_dims_keeps_its_shape(change: str) -> None:
     for spec in (Bounded(-1, 1, ()), Unbounded(())):
         assert getattr(spec, change)(()) == spec
         assert getattr(spec, change)() == spec
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("end", ["lowest", "highest"])
+def test_integers_are_drawn_up_to_the_ends_of_their_dtype(dtype: torch.dtype, end: str) -> None:
+    limits = torch.iinfo(dtype)
+    low, high = (limits.min, limits.min + 1) if end == "lowest" else (limits.max - 1, limits.max)
+    spec = Bounded(low, high, (64,), dtype=dtype)
+    torch.manual_seed(0)
+    assert sorted(set(spec.rand().tolist())) == [low, high]
+    assert sorted(set(spec.to("cpu")[:8].rand((16,)).flatten().tolist())) == [low, high]

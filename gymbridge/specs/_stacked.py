@@ -12,7 +12,8 @@ from tensordict import TensorDictBase, is_tensor_collection
 from gymbridge.errors import SpecError
 from gymbridge.specs._base import TensorSpec, name_of
 from gymbridge.specs._bridge import array_of, cartesian
-from gymbridge.specs._composite import Composite, as_path
+from gymbridge.specs._composite import Composite
+from gymbridge.specs._keys import as_path
 from gymbridge.specs._leaf import MAX_ENUMERATION
 from gymbridge.specs._shapes import Indexing, as_dim, as_size, fits
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from gymbridge.specs._bridge import DeviceLike
-    from gymbridge.specs._composite import Key, Kind
+    from gymbridge.specs._composite import Kind
+    from gymbridge.specs._keys import Key
     from gymbridge.specs._shapes import Index, ShapeLike
 
 

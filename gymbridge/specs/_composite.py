@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
@@ -155,21 +155,25 @@ class Composite(Entries):
         return found
 
     def _faults_of_rows(self, value: LazyStackedTensorDict, key: tuple[str, ...], lead: int) -> list[str]:
-        """List the faults of a lazy stack, whose rows may differ in keys and, along dynamic dims, in shape."""
-        rows = value.unbind(value.stack_dim)
+        lead -= value.stack_dim < lead
+        return [
+            f"row {row}: {fault}"
+            for row, (spec, part) in enumerate(self._rows(value))
+            for fault in spec.faults(part, key, lead)
+        ]
+
+    def _rows(self, value: LazyStackedTensorDict) -> Iterator[tuple[TensorSpec, Any]]:
+        """Return the spec and the value of each row; rows may differ in keys and, along dynamic dims, in shape."""
+        rows, lead = value.unbind(value.stack_dim), value.batch_dims - self.ndim
         specs: tuple[TensorSpec, ...]
         if value.stack_dim < lead:
-            specs, lead = (self,) * len(rows), lead - 1
+            specs = (self,) * len(rows)
         elif self._shape[value.stack_dim - lead] == -1:
             at: Index = (*[slice(None)] * (value.stack_dim - lead), 0)
             specs = (self._index(at),) * len(rows)
         else:
             specs = self.unbind(value.stack_dim - lead)
-        return [
-            f"row {row}: {fault}"
-            for row, (spec, part) in enumerate(zip(specs, rows, strict=True))
-            for fault in spec.faults(part, key, lead)
-        ]
+        return zip(specs, rows, strict=True)
 
     def _check_form(self, value: Any) -> None:
         """Refuse a value whose keys are not this spec's."""
@@ -182,6 +186,12 @@ class Composite(Entries):
     def project(self, value: Any) -> Any:
         """Return a TensorDict whose leaves are moved to the nearest values of their domains."""
         self._check_form(value)
+        if isinstance(value, LazyStackedTensorDict):
+            if not fits_end(value.batch_size, self._shape):
+                raise SpecError(f"value: batch size: got {list(value.batch_size)}, expected {list(self._shape)}")
+            return LazyStackedTensorDict.lazy_stack(
+                [spec.project(row) for spec, row in self._rows(value)], value.stack_dim
+            )
         moved = value.copy()
         for name, spec in self._specs.items():
             moved.set(name, _naming(name, spec.project, value.get(name)))

@@ -139,21 +139,39 @@ class Entries(TensorSpec):
     def update(self, other: Entries | Mapping[Any, Any]) -> Self:
         """Put in every entry of ``other``; nested Composites are updated rather than replaced.
 
+        One that is updated with a ``StackedComposite`` becomes one, so that each row gets its own entries.
+
         Raises:
             KeyError, TypeError, ValueError, RuntimeError: as ``set``, before anything is changed.
+            ValueError: ``other`` is a ``StackedComposite`` that has entries in some of its rows only.
         """
         self._check_unlocked("update")
         self.clone()._update(other)
         return self._update(other)
 
     def _update(self, other: Entries | Mapping[Any, Any]) -> Self:
+        if isinstance(other, Entries) and (rows := other._row_names()):
+            raise ValueError(
+                f"cannot update {self._title} with {other._title}: these entries are in some rows only: {rows}"
+            )
         for key, spec in other.items():
             mine = self.get(key, None)
             if isinstance(mine, Entries) and isinstance(spec, (Entries, Mapping)):
-                mine._update(spec)
+                target = spec._split_alike(mine) if isinstance(spec, Entries) else mine
+                target._update(spec)
+                if target is not mine:
+                    self.set(key, target)
             else:
                 self.set(key, spec)
         return self
+
+    def _row_names(self) -> dict[str, list[int]]:
+        """Return the names of entries that some rows have and others have not, with those rows."""
+        return {}
+
+    def _split_alike(self, other: Entries) -> Entries:
+        """Return ``other`` split into rows as this spec is, so that it can take this one's entries."""
+        return other
 
     def __delitem__(self, key: Key) -> None:
         path = as_path(key)
@@ -185,7 +203,7 @@ class Entries(TensorSpec):
         """
         groups: dict[str, list[tuple[str, ...]]] = {}
         for path in map(as_path, keys):
-            if path in self:
+            if self._reaches(path):
                 groups.setdefault(path[0], []).append(path[1:])
             elif strict:
                 self.get(path)
@@ -193,8 +211,18 @@ class Entries(TensorSpec):
         for name in self._names():
             if rest := groups.get(name):
                 spec = self._entry(name)
-                kept[name] = spec.clone() if () in rest or not isinstance(spec, Entries) else spec.select(*rest)
+                if isinstance(spec, Entries) and () not in rest:
+                    kept[name] = spec.select(*rest, strict=strict)
+                else:
+                    kept[name] = spec.clone()
         return self._like(kept, self.shape, self.device)
+
+    def _reaches(self, path: tuple[str, ...]) -> bool:
+        """Say whether there is an entry at ``path``, be it in some rows only."""
+        if path[0] not in self._names():
+            return False
+        spec = self._entry(path[0])
+        return len(path) == 1 or (isinstance(spec, Entries) and spec._reaches(path[1:]))
 
     def exclude(self, *keys: Key) -> Self:
         """Return a spec with copies of all but the given entries; those that are missing are passed over."""

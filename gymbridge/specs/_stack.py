@@ -32,7 +32,7 @@ def stacked_as(lazy: Callable[..., TensorSpec], specs: Sequence[TensorSpec], dim
     """
     check_alike(specs)
     first = specs[0]
-    dim = as_dim(dim, first.ndim + 1, "the stack")
+    dim = as_dim(dim, _shared_ndim(specs) + 1, "the stack")
     if any(spec != first for spec in specs[1:]):
         return lazy(*specs, dim=dim)
     single = first.unsqueeze(dim)
@@ -40,24 +40,45 @@ def stacked_as(lazy: Callable[..., TensorSpec], specs: Sequence[TensorSpec], dim
     return single._expand(torch.Size([*batch[:dim], len(specs), *batch[dim + 1 :]]))
 
 
+def are_alike(specs: Sequence[TensorSpec]) -> bool:
+    """Say whether specs can stand in one stack: all of tensors, all of data or all Composites.
+
+    Data and Composites need as many dims each, which the values of a stack have in common. Tensors do not: where their
+    numbers of dims differ, each is a leaf of its own row.
+
+    Example:
+        >>> from gymbridge.specs import Binary, Categorical, Composite
+        >>> are_alike([Categorical(3), Binary(2)]), are_alike([Categorical(3), Composite()])
+        (True, False)
+    """
+    return all(_nature(spec) == _nature(specs[0]) for spec in specs)
+
+
+def _nature(spec: TensorSpec) -> tuple[bool, bool, int | None]:
+    is_group = isinstance(spec, Entries)
+    return is_group, spec._holds_data, spec.ndim if is_group or spec._holds_data else None
+
+
 def check_alike(specs: Sequence[Any]) -> None:
     """Refuse specs that cannot stand in one stack.
 
     Raises:
         TypeError: one is no spec.
-        ValueError: there are none, or one differs from the first in kind or in the number of its dims.
+        ValueError: there are none, or one is not like the first.
     """
     if not specs:
         raise ValueError("a stack needs one spec at least")
     for spec in specs:
         if not isinstance(spec, TensorSpec):
             raise TypeError(f"a stack is made of specs, got {type(spec).__name__}")
-    first = specs[0]
     for i, spec in enumerate(specs):
-        if isinstance(spec, Entries) != isinstance(first, Entries) or spec._holds_data != first._holds_data:
-            raise ValueError(f"cannot stack spec {i}, {spec._title}, with spec 0, {first._title}")
-        if spec.ndim != first.ndim:
-            raise ValueError(f"cannot stack spec {i} of shape {list(spec.shape)} with spec 0 of {list(first.shape)}")
+        if not are_alike([specs[0], spec]):
+            one, other = (f"{each._title} of shape {list(each.shape)}" for each in (spec, specs[0]))
+            raise ValueError(f"cannot stack spec {i}, {one}, with spec 0, {other}")
+
+
+def _shared_ndim(specs: Sequence[TensorSpec]) -> int:
+    return min(spec.ndim for spec in specs)
 
 
 class Stack(TensorSpec):
@@ -69,7 +90,7 @@ class Stack(TensorSpec):
     def _init_stack(self, specs: Sequence[TensorSpec], dim: int) -> None:
         check_alike(specs)
         self._members = list(specs)
-        self._dim = as_dim(dim, specs[0].ndim + 1, self._title)
+        self._dim = as_dim(dim, _shared_ndim(specs) + 1, self._title)
         if any(self._dim > len(spec._batch_shape) for spec in specs):
             raise ValueError(f"{self._title}: dim {dim} is not among the batch dims of its specs")
 
@@ -90,17 +111,15 @@ class Stack(TensorSpec):
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of the stack; a dim in which the specs differ is ``-1``."""
+        """Shape of the stack: the dims, from the front, that all specs have, ``-1`` where they differ in size."""
         return self._merged([spec.shape for spec in self._members])
 
     @property
     def _batch_shape(self) -> torch.Size:
-        batches = [spec._batch_shape for spec in self._members]
-        shared = min(map(len, batches))
-        return self._merged([batch[:shared] for batch in batches])
+        return self._merged([spec._batch_shape for spec in self._members])
 
     def _merged(self, shapes: list[torch.Size]) -> torch.Size:
-        dims = [sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes, strict=True)]
+        dims = [sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes, strict=False)]
         return torch.Size([*dims[: self._dim], len(shapes), *dims[self._dim :]])
 
     @property

@@ -17,11 +17,12 @@ from gymbridge.specs._stack import Stack
 class Stacked(Stack):
     """A lazy stack of specs of one tensor each, which differ along ``dim``.
 
-    A dim in which the specs differ is ``-1`` in ``shape``. A value is one tensor, so that specs of different shapes
-    or dtypes have values in a ``StackedComposite`` only.
+    ``shape`` has the dims, from the front, that all specs have, ``-1`` where they differ in size. A value is one
+    tensor, so that specs of different shapes or dtypes have values in a ``StackedComposite`` only, as leaves of its
+    rows.
 
     Args:
-        *specs: the specs, of as many dims each.
+        *specs: the specs, all of tensors, or all of data (``NonTensor``) and of as many dims each.
         dim: where the new dim goes.
 
     Raises:
@@ -54,7 +55,8 @@ class Stacked(Stack):
         forms = {(tuple(value.shape), getattr(value, "dtype", None)) for value in values}
         if len(forms) > 1 and not self._holds_data:
             raise SpecError(
-                f"no tensor holds values of a Stacked whose specs differ in shape or dtype: {sorted(map(str, forms))}"
+                f"no tensor holds values of a Stacked whose specs differ in shape or dtype, {sorted(map(str, forms))}; "
+                "the StackedComposite that it is a leaf of has values"
             )
         return super()._gathered(values, lead)
 
@@ -66,7 +68,10 @@ class Stacked(Stack):
         """Return the tensor for values of the space, an array (or nested list) with the stack's dim at its place."""
         if self._holds_data:
             return super().encode(value)
-        array = array_of(value) if isinstance(value, torch.Tensor) else np.asarray(value)
+        try:
+            array = array_of(value) if isinstance(value, torch.Tensor) else np.asarray(value)
+        except ValueError as error:
+            raise SpecError(f"value: got {value!r}, which no array holds, expected shape {list(self.shape)}") from error
         lead = array.ndim - self._space_ndim
         if lead < 0 or array.shape[lead + self._dim] != len(self._members):
             raise SpecError(f"value: got shape {list(array.shape)}, expected {len(self._members)} in dim {self._dim}")

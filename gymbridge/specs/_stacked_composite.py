@@ -10,7 +10,7 @@ from gymbridge.specs._base import TensorSpec, name_of
 from gymbridge.specs._composite import Composite
 from gymbridge.specs._keys import as_path
 from gymbridge.specs._shapes import fits
-from gymbridge.specs._stack import Stack, stacked_as
+from gymbridge.specs._stack import Stack, are_alike, stacked_as
 from gymbridge.specs._stacked import Stacked
 
 if TYPE_CHECKING:
@@ -19,14 +19,19 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from gymbridge.specs._composite import Kind
+    from gymbridge.specs._entries import Entries
     from gymbridge.specs._keys import Key
 
 
 class StackedComposite(Stack, Composite):
     """A lazy stack of Composites, which differ along ``dim``; its values are lazy stacks of TensorDicts.
 
-    Its keys are those that all specs have. An entry that is a Composite everywhere is a ``StackedComposite`` of the
-    specs' own; any other entry is stacked anew, densely where it is equal everywhere.
+    Its keys are those under which all specs have entries that can stand in one stack. An entry that is a Composite
+    everywhere is a ``StackedComposite`` of the specs' own; any other entry is stacked anew, densely where it is equal
+    everywhere. What else a spec has is found in it alone (``spec[1]["b"]``), and in its row of a value.
+
+    Only a lazy stack takes such a value in with ``update``: a dense TensorDict would make one tensor of each leaf that
+    all rows have, and leave out the others.
 
     Args:
         *specs: the Composites, of as many dims each.
@@ -60,7 +65,18 @@ class StackedComposite(Stack, Composite):
 
     def _names(self) -> list[str]:
         first, *others = (spec._names() for spec in self._composites)
-        return [name for name in first if all(name in other for other in others)]
+        shared = [name for name in first if all(name in other for other in others)]
+        return [name for name in shared if are_alike([spec._entry(name) for spec in self._composites])]
+
+    def _row_names(self) -> dict[str, list[int]]:
+        """Return the names that are not keys of the stack, and the places of the specs that have them."""
+        shared = self._names()
+        rows: dict[str, list[int]] = {}
+        for row, spec in enumerate(self._composites):
+            for name in spec._names():
+                if name not in shared:
+                    rows.setdefault(name, []).append(row)
+        return rows
 
     def _entry(self, name: str) -> TensorSpec:
         entries = [spec._entry(name) for spec in self._composites]
@@ -86,6 +102,22 @@ class StackedComposite(Stack, Composite):
                 member.set(path, part)
         return self
 
+    def _update(self, other: Entries | Mapping[Any, Any]) -> Self:
+        if not isinstance(other, Composite) or not fits(other.shape[: self.ndim], self.shape):
+            other = Composite(dict(other.items()), shape=self.shape)
+        for member, part in zip(self._composites, other.unbind(self._dim), strict=True):
+            assert isinstance(part, Composite)
+            member._update(part)
+        return self
+
+    def _split_alike(self, other: Entries) -> Entries:
+        if isinstance(other, StackedComposite) and other._dim == self._dim:
+            return other
+        return StackedComposite(*other.unbind(self._dim), dim=self._dim)
+
+    def _reaches(self, path: tuple[str, ...]) -> bool:
+        return any(spec._reaches(path) for spec in self._composites)
+
     def __delitem__(self, key: Key) -> None:
         path = as_path(key)
         self._check_unlocked(f"delete {name_of(path)}")
@@ -94,7 +126,7 @@ class StackedComposite(Stack, Composite):
             del member[path]
 
     def select(self, *keys: Key, strict: bool = True) -> Self:
-        """Return a stack with the given entries only."""
+        """Return a stack with the given entries only, which all specs must have if ``strict``."""
         return self._restacked([spec.select(*keys, strict=strict) for spec in self._composites], self._dim)
 
     def exclude(self, *keys: Key) -> Self:

@@ -19,7 +19,7 @@ def stack_specs(specs: Sequence[TensorSpec], dim: int = 0) -> Any:
     """Stack specs along a new batch dim: densely where they are equal, lazily where they are not.
 
     Args:
-        specs: specs of tensors, or of TensorDicts, with as many dims each.
+        specs: specs of tensors, or (with as many dims each) of data or of TensorDicts.
         dim: where the new dim goes; negative dims count from the end of the result's shape.
 
     Returns:

@@ -121,15 +121,15 @@ class Composite(Entries):
         return TensorDict(source, batch_size=[*lead, *concrete(self._shape)], device=self._device)
 
     def rand(self, shape: ShapeLike = ()) -> Any:
-        """Draw a TensorDict of batch size ``[*shape, *self.shape]`` with torch's generator."""
+        """Draw a TensorDict of batch size ``[*shape, *self.shape]`` with torch's generator; dynamic dims get size 1."""
         return self._build(shape, lambda spec, lead: spec.rand(lead))
 
     def zero(self, shape: ShapeLike = ()) -> Any:
-        """Return a TensorDict of zeros, of batch size ``[*shape, *self.shape]``."""
+        """Return a TensorDict of zeros, of batch size ``[*shape, *self.shape]``; dynamic dims get size 1."""
         return self._build(shape, lambda spec, lead: spec.zero(lead))
 
     def one(self, shape: ShapeLike = ()) -> Any:
-        """Return a TensorDict of ones, of batch size ``[*shape, *self.shape]``."""
+        """Return a TensorDict of ones, of batch size ``[*shape, *self.shape]``; dynamic dims get size 1."""
         return self._build(shape, lambda spec, lead: spec.one(lead))
 
     def faults(self, value: Any, key: tuple[str, ...] = (), batch_dims: int | None = None) -> list[str]:
@@ -231,7 +231,7 @@ class Composite(Entries):
         return put_together(parts, self)
 
     def cardinality(self) -> int | float:
-        """Return the number of values of one element of the batch."""
+        """Return the number of values: the entries' numbers, multiplied."""
         return math.prod(spec.cardinality() for spec in self.values())
 
     def enumerate(self, use_mask: bool = False) -> Any:

@@ -131,7 +131,10 @@ class TensorSpec(ABC):
 
     @abstractmethod
     def cardinality(self) -> int | float:
-        """Return the number of values of one element of the batch (``math.inf`` where it is infinite)."""
+        """Return the number of values of one element of the batch (``math.inf`` where it is infinite).
+
+        ``Bounded`` and ``Binary`` count the values of their whole shape.
+        """
 
     @abstractmethod
     def enumerate(self, use_mask: bool = False) -> Any:

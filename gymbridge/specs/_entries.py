@@ -146,7 +146,7 @@ class Entries(TensorSpec):
             ValueError: ``other`` is a ``StackedComposite`` that has entries in some of its rows only.
         """
         self._check_unlocked("update")
-        self.clone()._update(other)
+        self._rehearsal()._update(other)
         return self._update(other)
 
     def _update(self, other: Entries | Mapping[Any, Any]) -> Self:
@@ -157,6 +157,7 @@ class Entries(TensorSpec):
         for key, spec in other.items():
             mine = self.get(key, None)
             if isinstance(mine, Entries) and isinstance(spec, (Entries, Mapping)):
+                mine._check_unlocked(f"update {name_of(as_path(key))}")
                 target = spec._split_alike(mine) if isinstance(spec, Entries) else mine
                 target._update(spec)
                 if target is not mine:
@@ -266,6 +267,21 @@ class Entries(TensorSpec):
             if isinstance(spec, Entries):
                 spec._set_lock(is_locked)
         return self
+
+    def _rehearsal(self) -> Self:
+        """Return a copy, locked alike, on which a change is tried first, so that it is done whole or not at all."""
+        twin = self.clone()
+        twin._lock_as(self)
+        return twin
+
+    def _lock_as(self, other: Entries) -> None:
+        """Lock what is locked in ``other``, which has the same entries."""
+        self._is_locked = other._is_locked
+        for name, spec in self._specs.items():
+            if isinstance(spec, Entries):
+                theirs = other._specs[name]
+                assert isinstance(theirs, Entries)
+                spec._lock_as(theirs)
 
     def _check_unlocked(self, what: str) -> None:
         if self.is_locked:

@@ -97,7 +97,7 @@ class StackedComposite(Stack, Composite):
                 f"expected batch dims that begin with {list(self.shape)}"
             )
         parts = spec.unbind(self._dim)
-        for members in (self.clone()._composites, self._composites):  # tried on a copy, so that it is done whole or not
+        for members in (self._rehearsal()._composites, self._composites):
             for member, part in zip(members, parts, strict=True):
                 member.set(path, part)
         return self
@@ -146,6 +146,11 @@ class StackedComposite(Stack, Composite):
         for spec in self._composites:
             spec._set_lock(is_locked)
         return self
+
+    def _lock_as(self, other: Entries) -> None:
+        assert isinstance(other, StackedComposite)
+        for member, theirs in zip(self._composites, other._composites, strict=True):
+            member._lock_as(theirs)
 
     def faults(self, value: Any, key: tuple[str, ...] = (), batch_dims: int | None = None) -> list[str]:
         """List what is wrong with ``value``, place by place along ``dim``."""

@@ -97,8 +97,8 @@ class Entries(TensorSpec):
             if not isinstance(found, Entries) or name not in found._names():
                 if default is not _NO_DEFAULT:
                     return default
-                has = found._names() if isinstance(found, Entries) else f"{found._title}, which is a leaf"
-                raise KeyError(f"no entry {name_of(path)}: {name_of(path[:depth]) if depth else 'the spec'} has {has}")
+                place = name_of(path[:depth]) if depth else "the spec"
+                raise KeyError(f"no entry {name_of(path)}: {place} has {_outline(found)}")
             found = found._entry(name)
         return found
 
@@ -286,6 +286,14 @@ class Entries(TensorSpec):
     def _check_unlocked(self, what: str) -> None:
         if self.is_locked:
             raise RuntimeError(f"cannot {what}: the spec is locked; call unlock_() first, or change a clone()")
+
+
+def _outline(spec: TensorSpec) -> str:
+    """Return what entries there are, for messages."""
+    if not isinstance(spec, Entries):
+        return f"{spec._title}, which is a leaf"
+    rows = spec._row_names()
+    return f"{spec._names()}" + (f", and in some rows only {rows}" if rows else "")
 
 
 class _Keys:

@@ -104,6 +104,8 @@ class StackedComposite(Stack, Composite):
 
     def _update(self, other: Entries | Mapping[Any, Any]) -> Self:
         if not isinstance(other, Composite) or not fits(other.shape[: self.ndim], self.shape):
+            if isinstance(other, StackedComposite):
+                raise _unlike_rows(self, other)
             other = Composite(dict(other.items()), shape=self.shape)
         for member, part in zip(self._composites, other.unbind(self._dim), strict=True):
             assert isinstance(part, Composite)
@@ -111,6 +113,8 @@ class StackedComposite(Stack, Composite):
         return self
 
     def _split_alike(self, other: Entries) -> Entries:
+        if self._dim >= other.ndim or not fits(self.shape[: other.ndim], other.shape):
+            raise _unlike_rows(other, self)
         if isinstance(other, StackedComposite) and other._dim == self._dim:
             return other
         return StackedComposite(*other.unbind(self._dim), dim=self._dim)
@@ -165,3 +169,9 @@ class StackedComposite(Stack, Composite):
             lines += [f"{i} -> {name}: {spec!r}" for name, spec in member.items() if name not in shared]
         lines += [f"dim={self._dim}", f"shape={list(self.shape)}", f"device={self.device}", f"kind={self.kind!r}"]
         return f"{self._title}(\n    " + ",\n".join(lines).replace("\n", "\n    ") + ")"
+
+
+def _unlike_rows(spec: Entries, stack: StackedComposite) -> ValueError:
+    return ValueError(
+        f"cannot update {spec._title} of shape {list(spec.shape)} with {stack._title} of shape {list(stack.shape)}"
+    )

@@ -301,6 +301,40 @@ def test_a_refused_update_of_a_stack_changes_no_row(change, error, message):
     assert spec == unlike()
 
 
+def test_an_update_with_other_rows_is_refused():
+    few, many = unlike(), stack_specs([Composite(p=Binary(1)), Composite(q=Binary(1)), Composite()])
+    with pytest.raises(ValueError, match=r"StackedComposite of shape \[2\] with StackedComposite of shape \[3\]"):
+        few.update(many)
+    for inner in (Composite(), Composite(shape=(2,))):
+        spec = Composite(g=inner)
+        with pytest.raises(ValueError, match=r"Composite of shape .* with StackedComposite of shape \[3\]"):
+            spec.update({"g": many})
+        assert spec == Composite(g=inner)
+
+
+def test_stacks_along_a_later_dim(pair):
+    spec = stack_specs([part.expand(2) for part in pair], 1)
+    rows = stack_specs(pair)
+    assert spec.shape == (2, 2)
+    assert spec[0] == spec.unbind(0)[1] == rows
+    assert spec.unbind(1) == tuple(part.expand(2) for part in pair)
+    assert spec.is_in(spec.rand((3,)))
+    assert spec.is_in(spec.project(spec.zero()))
+    spec.update({"new": Binary(1, (2, 2, 1))})
+    assert spec[0, 1]["new"] == Binary(1)
+    dense = Composite(c=Composite(z=Binary(1, (2, 2, 1)), shape=(2, 2)), shape=(2,)).update({"c": spec})
+    assert dense["c"][1, 0] == pair[0].clone().update({"z": Binary(1), "new": Binary(1)})
+    assert dense.is_in(dense.rand())
+
+
+def test_stacks_of_stacks(pair, stack):
+    spec = stack_specs([stack, stack_specs(pair[::-1])])
+    assert spec[0] == stack
+    assert spec[1, 0] == pair[1]
+    assert spec.is_in(spec.rand())
+    assert spec.clone().update(spec) == spec
+
+
 # -- leaves that no tensor holds
 
 

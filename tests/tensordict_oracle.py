@@ -146,7 +146,7 @@ class OneByOne:
         groups = done_groups(env)
         if () in groups:
             ended = per_row(following["done"], env) & picked
-            masks = {("_reset",): ended}
+            masks: dict[Key, torch.Tensor] = {("_reset",): ended}
         else:
             masks = {(*group, "_reset"): following[(*group, "done")] for group in groups}
             masks = {key: mask & spread(picked, mask) for key, mask in masks.items()}

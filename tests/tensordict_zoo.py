@@ -46,7 +46,7 @@ __all__ = [
 WORDS = ("", "left", "right", "wait a while")
 """What the text of :class:`StringsEnv` and its actions are made of."""
 
-FLAG = {"n": 1, "dtype": torch.bool}
+FLAG: dict[str, Any] = {"n": 1, "dtype": torch.bool}
 
 
 class EpisodicEnv(EnvBase):
@@ -496,7 +496,7 @@ class DifferentiableEnv(EnvBase):
 class BatchUnlockedEnv(EnvBase):
     """Takes TensorDicts of any batch size, in which all its state is."""
 
-    batch_locked = False  # type: ignore[assignment]
+    batch_locked = False
 
     def __init__(self, index: int = 0, length: int = 3):
         super().__init__()

@@ -43,18 +43,29 @@ def random_inputs(env: EnvBase, root: TensorDictBase | None = None) -> TensorDic
     return row
 
 
-def given_row(data: st.DataObject, env: EnvBase, root: TensorDictBase, kept: str) -> TensorDictBase:
+class Choices(dict[str, bool]):
+    """What is drawn once and holds for all envs."""
+
+    def __init__(self, data: st.DataObject):
+        self.data = data
+
+    def __missing__(self, label: str) -> bool:
+        self[label] = drawn = bool(self.data.draw(st.booleans(), label=label))
+        return drawn
+
+
+def given_row(choices: Choices, env: EnvBase, root: TensorDictBase, kept: str) -> TensorDictBase:
     """One env's part of what a caller hands in: its inputs, and observations and flags, all, some, none or made up."""
     row = random_inputs(env, root)
     row["of", "the caller"] = torch.rand((*env.batch_size, 2))
     for spec in (env.full_observation_spec, env.full_done_spec):
         for key in keys_of(spec):
-            if kept == "none" or (kept == "some" and not data.draw(st.booleans(), label=f"{key} given")):
+            if kept == "none" or (kept == "some" and not choices[f"{key} given"]):
                 continue
             fixed = -1 not in spec[key].shape
             row.set(key, random_leaf(spec[key]) if kept == "made up" and fixed else root.get(key).clone())
     for key in keys_of(env.full_state_spec):
-        if data.draw(st.booleans(), label=f"{key} under next"):
+        if choices[f"{key} under next"]:
             row.set(("next", *key), env.full_state_spec[key].rand())
     return row
 
@@ -127,7 +138,8 @@ def run_a_program(
                 root = oracle.reset()
                 assert_same(env.reset(), root, f"round {number}: reset of all")
                 continue
-            rows = [given_row(data, *pair, kept) for pair in zip(oracle.envs, oracle.rows_of(root), strict=True)]
+            choices = Choices(data)
+            rows = [given_row(choices, *pair, kept) for pair in zip(oracle.envs, oracle.rows_of(root), strict=True)]
             resets = do == "reset"
             may = [torch.ones_like(picked) for picked in running] if resets else running
             masks = draw_masks(

@@ -130,14 +130,14 @@ class CountingTensorDictEnv(EpisodicEnv):
         self.observation_spec = Composite(count=Unbounded((1,), dtype=torch.int64), noise=Bounded(0, 1, (1,)))
         if categorical:
             self.action_spec = Categorical(3)
-        self.start = 0
+        self.begins_at = 0
 
     def _reset(self, tensordict: TensorDictBase | None, *, start: int = 0, **kwargs: Any) -> TensorDict:
-        self.start = start
+        self.begins_at = start
         return super()._reset(tensordict, **kwargs)
 
     def observe(self, action: float) -> TensorDict:
-        count = torch.tensor([self.start + self.t])
+        count = torch.tensor([self.begins_at + self.t])
         return TensorDict({"count": count, "noise": self.noise()}, device=self.device)
 
 
@@ -563,7 +563,8 @@ class RewardsInGroupsEnv(SeveralKeysEnv):
 
     def outcome(self, action: float) -> dict[Any, Any]:
         outcome: dict[Any, Any] = super().outcome(action)
-        return {**outcome, ("a", "reward"): outcome.pop("reward"), ("b", "reward"): outcome.pop("bonus")}
+        rewards = {("a", "reward"): outcome.pop("reward"), ("b", "reward"): outcome.pop("bonus")}
+        return {**outcome, **rewards}
 
 
 class DtypesEnv(EpisodicEnv):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import gymnasium as gym
 
+from gymbridge.engine.makers import EnvMaker
 from gymbridge.envs.base import EnvBase
-from gymbridge.envs.gym_env import EnvMaker
 from gymbridge.envs.metadata import EnvMetaData
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase, is_non_tensor
 
 from gymbridge.engine.gym_host import close_all
-from gymbridge.engine.local import make_all
+from gymbridge.engine.makers import EnvMaker, make_all
 from gymbridge.envs.base import EnvBase
-from gymbridge.envs.gym_env import EnvMaker, GymEnv
+from gymbridge.envs.gym_env import GymEnv
 from gymbridge.envs.inputs import DeviceLike, NestedKey, env_device
 from gymbridge.specs import Composite
 from gymbridge.specs._shapes import fits, size_of_args

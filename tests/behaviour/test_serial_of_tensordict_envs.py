@@ -121,8 +121,8 @@ def test_attributes_and_methods_of_the_envs(three: TensorDictEngine) -> None:
     env.reset()
     assert [*env.index] == [0, 1, 2]
     assert [*env.ends()] == [(False, False)] * 3
-    env.set_attr("start", [7, 8, 9])
-    assert [*env.start] == [7, 8, 9]
+    env.set_attr("begins_at", [7, 8, 9])
+    assert [*env.begins_at] == [7, 8, 9]
     env.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, TypeAlias
 
 import torch
@@ -102,6 +103,14 @@ class DoneGroups:
             ended = done if ended is None else ended | done
         result: torch.Tensor = ended
         return result
+
+    def keys_of_the_end(self, given: Collection[Path]) -> list[Path]:
+        """Of the leaves that an env gave, the flags that say whether it has ended."""
+        keys = []
+        for path in self.paths[:1] if self._has_root else self.paths:
+            outcome = [key for key in ((*path, "terminated"), (*path, "truncated")) if key in given]
+            keys += outcome if len(outcome) == 2 or (*path, "done") not in given else [*outcome, (*path, "done")]
+        return keys
 
     def still_done(
         self, first: TensorDictBase, mask: torch.Tensor | None, masks: TensorDictBase | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from gymbridge.envs.done_groups import FLAGS, DoneGroups
 from gymbridge.envs.inputs import DeviceLike, NestedKey, env_device, require_like
 from gymbridge.envs.spec_access import FullSpecAttribute, LeafSpecAttribute
+from gymbridge.envs.spec_keys import leaf_keys
 from gymbridge.envs.tensordicts import entry, tensordict_of
 from gymbridge.envs.transitions import NextRoot
 from gymbridge.specs import Binary, Composite
@@ -18,7 +19,7 @@ from gymbridge.specs import Binary, Composite
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["KINDS", "EnvSpecs", "SpecPlan", "fake_tensordict"]
+__all__ = ["KINDS", "EnvSpecs", "SpecPlan", "difference", "fake_tensordict", "first_alike"]
 KINDS = ("observation", "action", "reward", "done", "state")
 """What an env has specs of."""
 
@@ -281,3 +282,41 @@ def _with_every_flag(spec: Composite) -> Composite:
             if name not in names:
                 complete.set((*path, name), spec[(*path, names[0])].clone())
     return complete
+
+
+def first_alike(envs: Sequence[EnvSpecs]) -> list[EnvSpecs]:
+    """For each env the first whose leaves and device are as its own, so that those that are alike share what follows."""
+    distinct: list[EnvSpecs] = []
+    shared = []
+    for env in envs:
+        like = next(
+            (other for other in distinct if difference([other, env]) is None and other.device == env.device), None
+        )
+        if like is None:
+            distinct.append(env)
+        shared.append(env if like is None else like)
+    return shared
+
+
+def difference(envs: Sequence[EnvSpecs]) -> str | None:
+    """How envs disagree in keys, shapes or dtypes, or that a shape is dynamic; None where they agree."""
+    leaves = [_leaves(env) for env in envs]
+    for row, own in enumerate(leaves):
+        for key, (shape, dtype) in own.items():
+            if -1 in shape:
+                return f"env {row} has dynamic specs, {'.'.join(key)} has shape {[*shape]}"
+            if leaves[0].get(key) != (shape, dtype):
+                got = f"{'.'.join(key)} of shape {[*shape]} and {dtype}"
+                return f"env {row} has {got}, env 0 has {leaves[0].get(key, 'none')}"
+        if missing := [".".join(key) for key in leaves[0] if key not in own]:
+            return f"env {row} lacks {missing}, which env 0 has"
+    return None
+
+
+def _leaves(env: EnvSpecs) -> dict[tuple[str, ...], tuple[torch.Size, torch.dtype | None]]:
+    return {
+        (kind, *key): (spec[key].shape, spec[key].dtype)
+        for kind in KINDS
+        for spec in [env._spec_of(kind)]
+        for key in leaf_keys(spec)
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,11 +11,11 @@ from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict, Tensor
 
 from gymbridge.engine.host import Engine, Report
 from gymbridge.envs.engine_face import EngineFace, Rows
-from gymbridge.envs.env_specs import KINDS, EnvSpecs, SpecPlan, fake_tensordict
+from gymbridge.envs.env_specs import KINDS, EnvSpecs, SpecPlan, difference, fake_tensordict, first_alike
 from gymbridge.envs.inputs import require_like
-from gymbridge.envs.output_rows import OutputReader, OutputRow
+from gymbridge.envs.output_rows import OutputRow, RowLayout
 from gymbridge.envs.selection import ALL_KEYS, Selection
-from gymbridge.envs.spec_keys import leaf_keys
+from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordict_host import RowInputs, TensorDictEnvDescription
 from gymbridge.envs.tensordicts import Assembler, dense_stack, entry, leaf_paths, picked_rows, row_of
 from gymbridge.specs import Composite, stack_specs
@@ -57,36 +57,39 @@ class TensorDictFace(EngineFace):
         self._device = device
         self._selection = selection
         self._share_individual_td = share_individual_td
-        self._envs = _with_shared_plans(envs)
+        self._envs = first_alike(envs)
         for env in envs:
             selection.require(env.full_action_spec)
         self._take_specs(
             device, {kind: self._stacked_specs([env._spec_of(kind) for env in envs], kind) for kind in KINDS}
         )
-        difference = _difference(envs)
-        if share_individual_td is False and difference is not None:
-            raise ValueError(f"share_individual_td: got False, expected envs that agree: {difference}")
-        self.is_dense = difference is None and not share_individual_td
+        unlike = difference(envs)
+        if share_individual_td is False and unlike is not None:
+            raise ValueError(f"share_individual_td: got False, expected envs that agree: {unlike}")
+        self.is_dense = unlike is None and not share_individual_td
         first = self._envs[0]
         self._row_batch_size = first.batch_size
         self._row_device = [env.device for env in envs]
         self._moves = any(env.device != device for env in envs) and device is not None
-        self._step_readers = self._readers(with_rewards=True)
-        self._reset_readers = self._readers(with_rewards=False)
+        self._root_keys = [
+            [*leaf_keys(env.full_observation_spec), *leaf_keys(env.full_done_spec)] for env in self._envs
+        ]
         self._left_out = [
-            [key for key in reader.keys if key not in reader.flag_keys and key not in selection]
-            for reader in self._step_readers
+            [key for kind in ("observation", "reward") for key in leaf_keys(env._spec_of(kind)) if key not in selection]
+            for env in self._envs
         ]
         self._devices_differ = len({env.device for env in envs}) > 1
-        self._num_observations = len(leaf_keys(first.full_observation_spec))
-        root_reader = self._reset_readers[0]
-        self._root_positions = [
-            position for position, key in enumerate(root_reader.keys) if key not in self._left_out[0]
-        ]
-        self._assemble_root = root_reader.assembler(self._root_positions, self.batch_size, device)
-        self._last: list[tuple[OutputReader, OutputRow] | TensorDictBase | None] = [None] * len(envs)
+        self._root_flags = {*leaf_keys(first.full_done_spec)}
+        sizes = {
+            key: torch.Size((len(envs), *size))
+            for kind in ("observation", "done")
+            for key, size in group_sizes(first._spec_of(kind)).items()
+        }
+        shown = [key for key in self._root_keys[0] if key not in self._left_out[0]]
+        self._assemble_root = Assembler(shown, self.batch_size, device, sizes)
+        self._last: dict[int, OutputRow | TensorDictBase] = {}
         self._masks: list[torch.Tensor | None] | None = None
-        self._assemblers: dict[tuple[bool, tuple[int, ...]], tuple[list[int], Assembler]] = {}
+        self._assemblers: dict[RowLayout, tuple[list[int], Assembler]] = {}
         self._input_assemblers: dict[tuple[Key, ...], Assembler] = {}
 
     def on(self, device: torch.device) -> TensorDictFace:
@@ -101,16 +104,6 @@ class TensorDictFace(EngineFace):
             chosen = [spec.to(self._device) for spec in chosen]
         stacked: Composite = stack_specs(chosen, 0)
         return stacked
-
-    def _readers(self, *, with_rewards: bool) -> list[OutputReader]:
-        """One a row; rows with one plan share one."""
-        by_plan: dict[int, OutputReader] = {}
-        readers = []
-        for env in self._envs:
-            if id(env) not in by_plan:
-                by_plan[id(env)] = OutputReader(env, with_rewards=with_rewards)
-            readers.append(by_plan[id(env)])
-        return readers
 
     # ---------------------------------------------------------------- what the envs are given
 
@@ -233,16 +226,16 @@ class TensorDictFace(EngineFace):
     # ---------------------------------------------------------------- what they gave
 
     def _next_of(self, tensordict: TensorDictBase, untouched: Rows | None, report: Report) -> TensorDictBase:
-        self._remember(report.steps, self._step_readers)
+        self._remember(report.steps)
         if self.is_dense and untouched is None:
-            stacked = self._stacked([*report.steps.values()], with_rewards=True)
+            stacked = self._stacked([*report.steps.values()])
             if stacked is not None:
                 return stacked
         return self._put_together(
             [
                 self._own(row, tensordict, with_rewards=True)
                 if untouched is not None and untouched[row]
-                else self._step_readers[row].completed(report.steps[row])
+                else report.steps[row].completed()
                 for row in range(self.engine.num_envs)
             ],
             tensordict,
@@ -255,11 +248,11 @@ class TensorDictFace(EngineFace):
         report: Report,
         following: TensorDictBase | None = None,
     ) -> TensorDictBase:
-        self._remember(report.resets, self._reset_readers)
+        self._remember(report.resets)
         num_rows = self.engine.num_envs
         if self.is_dense and untouched is None:
             if len(report.resets) == num_rows:
-                stacked = self._stacked([report.resets[row] for row in range(num_rows)], with_rewards=False)
+                stacked = self._stacked([*report.resets.values()])
                 if stacked is not None:
                     return stacked
             if following is not None:
@@ -271,48 +264,53 @@ class TensorDictFace(EngineFace):
             if untouched is not None and untouched[row]:
                 rows.append(self._own(row, tensordict, with_rewards=False))
             elif row in report.resets:
-                rows.append(self._reset_readers[row].completed(report.resets[row]))
+                rows.append(report.resets[row].completed())
             else:
-                stepped = self._step_readers[row]
-                shown = stepped.completed(report.steps[row]).select(*self._reset_readers[row].keys)
+                shown = report.steps[row].completed().select(*self._root_keys[row])
                 rows.append(shown.clone())  # the root is the caller's to change
         return self._put_together(rows, tensordict, after_step=following is not None)
 
     def _latest_of(self, tensordict: TensorDictBase, untouched: Rows | None, report: Report) -> TensorDictBase:
-        self._remember(report.steps, self._step_readers)
-        self._remember(report.resets, self._reset_readers)
+        self._remember(report.steps)
+        self._remember(report.resets)
         rows = []
         for row in range(self.engine.num_envs):
             if untouched is not None and untouched[row]:
                 rows.append(self._own(row, tensordict, with_rewards=True))
             elif row in report.resets:
-                made = self._reset_readers[row].completed(report.resets[row])
+                made = report.resets[row].completed()
                 rows.append(made.update(self._nothing_gained(row)))
             else:
-                rows.append(self._step_readers[row].completed(report.steps[row]))
+                rows.append(report.steps[row].completed())
         return self._put_together(rows, tensordict)
 
-    def _stacked(self, rows: Sequence[OutputRow], *, with_rewards: bool) -> TensorDictBase | None:
-        """The rows of all envs, a leaf at a time; None where one has more or fewer leaves than another."""
-        _, absent, _, is_complete = rows[0]
+    def _stacked(self, rows: Sequence[OutputRow]) -> TensorDictBase | None:
+        """The rows of all envs, a leaf at a time; None where one has other leaves than another."""
+        layout, _, is_complete = rows[0]
         for row in rows:
-            if row.extras is not None or row.absent != absent or row.is_complete is not is_complete:
+            if row.layout is not layout or row.is_complete is not is_complete:
                 return None
-        found = self._assemblers.get((with_rewards, absent))
+        if layout.has_extras:
+            return None
+        found = self._assemblers.get(layout)
         if found is None:
-            reader = (self._step_readers if with_rewards else self._reset_readers)[0]
-            kept = [
-                position
-                for position, key in enumerate(reader.keys)
-                if position not in absent and key not in self._left_out[0]
-            ]
-            assemble = reader.assembler(kept, self.batch_size, self._device)
-            found = self._assemblers[with_rewards, absent] = (kept, assemble)
-        kept, assemble = found
-        columns = [[row.values[position] for row in rows] for position in kept]
-        tensors = [self._column(column) for column in columns]
-        stacked = assemble(tensors)
+            found = self._assemblers[layout] = self._assembler_of(layout, is_complete)
+        positions, assemble = found
+        stacked = assemble([self._column([row.values[position] for row in rows]) for position in positions])
         return stacked if is_complete else self.groups.completed(stacked)
+
+    def _assembler_of(self, layout: RowLayout, is_complete: bool) -> tuple[list[int], Assembler]:
+        """Positions of the leaves that are handed out, and what puts their stacks together."""
+        keys = [key for key in layout.keys if key not in self._left_out[0]]
+        if not is_complete:  # what ``done`` has to be is worked out of the other two
+            keys = [
+                key
+                for key in keys
+                if key not in self._root_flags
+                or key[-1] != "done"
+                or not {(*key[:-1], "terminated"), (*key[:-1], "truncated")} <= {*keys}
+            ]
+        return [layout.position[key] for key in keys], layout.reader.assembler(keys, self.batch_size, self._device)
 
     def _column(self, values: list[Any]) -> Any:
         if self._moves:
@@ -328,14 +326,14 @@ class TensorDictFace(EngineFace):
         if not report.resets:
             return self._assemble_root([following.get(key).clone() for key in keys])
         rows = [report.resets.get(row, out) for row, out in report.steps.items()]
-        if self.groups.nested or self._masks is not None or any(row.extras is not None for row in rows):
+        if self.groups.nested or self._masks is not None or any(row.layout.has_extras for row in rows):
             return None
         leaves = []
-        for position, key in zip(self._root_positions, keys, strict=True):
-            if position < self._num_observations:
-                leaves.append(self._column([row.values[position] for row in rows]))
-            else:  # an env that goes on is not done, nor is one after its reset
+        for key in keys:
+            if key in self._root_flags:  # an env that goes on is not done, nor is one after its reset
                 leaves.append(torch.zeros_like(following.get(key)))
+            else:
+                leaves.append(self._column([row.values[row.layout.position[key]] for row in rows]))
         return self._assemble_root(leaves)
 
     def _own(self, row: int, tensordict: TensorDictBase | None, *, with_rewards: bool) -> TensorDictBase:
@@ -352,23 +350,26 @@ class TensorDictFace(EngineFace):
                 shown.set(key, leaf.zero() if value is None else value.clone())
         return shown.update(self._nothing_gained(row)) if with_rewards else shown
 
-    def _remember(self, outputs: Mapping[int, OutputRow], readers: Sequence[OutputReader]) -> None:
+    def _remember(self, outputs: dict[int, OutputRow]) -> None:
         """Takes down what each env shows now, for a time when it is left out and the caller has nothing for it."""
+        if self._masks is None:
+            self._last.update(outputs)
+            return
         for row, out in outputs.items():
-            mask = None if self._masks is None else self._masks[row]
+            mask = self._masks[row]
             if mask is None:
-                self._last[row] = (readers[row], out)
+                self._last[row] = out
                 continue
-            shown, before = readers[row].completed(out), self._latest(row)
+            shown, before = out.completed(), self._latest(row)
             chosen = TensorDict({}, shown.batch_size)
-            for key in self._reset_readers[row].keys:
+            for key in self._root_keys[row]:
                 other = None if before is None else before.get(key, None)
                 chosen.set(key, picked_rows(mask, shown.get(key), other))
             self._last[row] = chosen
 
     def _latest(self, row: int) -> TensorDictBase | None:
-        last = self._last[row]
-        return last[0].completed(last[1]) if isinstance(last, tuple) else last
+        last = self._last.get(row)
+        return last.completed() if isinstance(last, OutputRow) else last
 
     def _nothing_gained(self, row: int) -> TensorDictBase:
         """Reward and infos of an env that was not stepped."""
@@ -424,41 +425,3 @@ def _common_batch_size(envs: Sequence[EnvSpecs]) -> torch.Size:
                 f"env {row}: got batch size {[*env.batch_size]}, expected {[*envs[0].batch_size]} as env 0 has it"
             )
     return envs[0].batch_size
-
-
-def _with_shared_plans(envs: Sequence[EnvSpecs]) -> list[EnvSpecs]:
-    """For each row the first env whose specs look like its own, so that rows that are alike share what follows."""
-    distinct: list[EnvSpecs] = []
-    shared = []
-    for env in envs:
-        like = next(
-            (other for other in distinct if _difference([other, env]) is None and other.device == env.device), None
-        )
-        if like is None:
-            distinct.append(env)
-        shared.append(env if like is None else like)
-    return shared
-
-
-def _difference(envs: Sequence[EnvSpecs]) -> str | None:
-    """How envs disagree in keys, shapes or dtypes, or why nothing can be said of that; None if they do not."""
-    leaves = [_leaves(env) for env in envs]
-    for row, own in enumerate(leaves):
-        for key, (shape, dtype) in own.items():
-            if -1 in shape:
-                return f"env {row} has dynamic specs, {'.'.join(key)} has shape {[*shape]}"
-            if leaves[0].get(key) != (shape, dtype):
-                got = f"{'.'.join(key)} of shape {[*shape]} and {dtype}"
-                return f"env {row} has {got}, env 0 has {leaves[0].get(key, 'none')}"
-        if missing := [".".join(key) for key in leaves[0] if key not in own]:
-            return f"env {row} lacks {missing}, which env 0 has"
-    return None
-
-
-def _leaves(env: EnvSpecs) -> dict[Key, tuple[torch.Size, torch.dtype | None]]:
-    return {
-        (kind, *key): (spec[key].shape, spec[key].dtype)
-        for kind in KINDS
-        for spec in [env._spec_of(kind)]
-        for key in leaf_keys(spec)
-    }

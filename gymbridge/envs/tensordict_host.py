@@ -18,8 +18,8 @@ from gymbridge.engine.host import Report
 from gymbridge.engine.layout import Leaf
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_env import EngineEnv
-from gymbridge.envs.env_specs import EnvSpecs
-from gymbridge.envs.output_rows import OutputReader, OutputRow
+from gymbridge.envs.env_specs import EnvSpecs, first_alike
+from gymbridge.envs.output_rows import OutputReader, OutputRow, ended_rows
 from gymbridge.envs.transitions import put_next
 from gymbridge.errors import EnvOutputError
 
@@ -83,12 +83,14 @@ class TensorDictHost:
 
     def __init__(self, envs: Sequence[EnvBase], options: TensorDictHostOptions, block: Block):
         self.envs = envs
-        self._options = options
+        self._refuses_gradients = not options.gradients
         self._state, self._source = block.state, block.source
         self._state[:] = bytes([RowState.NEW]) * len(envs)
         self._source[:] = bytes([Source.ROOT]) * len(envs)
-        self._read_step = [OutputReader(env, with_rewards=True) for env in envs]
-        self._read_reset = [OutputReader(env, with_rewards=False) for env in envs]
+        alike = first_alike(envs)
+        readers = {id(env): [OutputReader(env, with_rewards=step) for step in (True, False)] for env in alike}
+        self._read_step = [readers[id(env)][0] for env in alike]
+        self._read_reset = [readers[id(env)][1] for env in alike]
         # an env without a batch, that leaves the contract's rounds alone, is asked for its step without ceremony
         self._plain = [not env.batch_size and type(env)._next is EnvBase._next for env in envs]
 
@@ -107,7 +109,7 @@ class TensorDictHost:
                             report.steps[row] = self._step(row, inputs.given(row), _mask(inputs, row))
                     except Exception as error:
                         self._fail(row, error, report)
-            for row in self._ended(report.steps):
+            for row in ended_rows(report.steps):
                 self._state[row] = RowState.ENDED
                 if ops[row] == Op.STEP_MAYBE_RESET:
                     try:
@@ -145,7 +147,7 @@ class TensorDictHost:
     def _reset_ended(self, row: int, step: OutputRow, inputs: RowInputs, kwargs: Mapping[str, Any]) -> OutputRow:
         """Resets a row, or those envs of its own batch, whose episode has just ended."""
         env, reader = self.envs[row], self._read_step[row]
-        following = reader.completed(step)
+        following = step.completed()
         td = put_next(inputs.root(row), following, None)
         root = env.step_mdp(td)
         ended = reader.groups.ended(following)
@@ -158,8 +160,8 @@ class TensorDictHost:
             out = reader(made, is_complete=is_complete)
         except EnvOutputError as error:
             raise EnvOutputError(f"{type(env).__name__}.{method}: {error}") from None
-        if not self._options.gradients and torch.is_grad_enabled():
-            for key, value in zip(reader.keys, out.values, strict=True):
+        if self._refuses_gradients and torch.is_grad_enabled():
+            for key, value in zip(out.layout.keys, out.values, strict=True):
                 if isinstance(value, torch.Tensor) and value.requires_grad:
                     raise RuntimeError(
                         f"{type(env).__name__}.{method}: {'.'.join(key)} requires a gradient. For gradients through "
@@ -167,17 +169,6 @@ class TensorDictHost:
                         f"step under torch.no_grad()"
                     )
         return out
-
-    def _ended(self, steps: Mapping[int, OutputRow]) -> list[int]:
-        """The rows in which an env has ended."""
-        by_flags: dict[tuple[int, ...], list[int]] = {}
-        for row in steps:
-            by_flags.setdefault(tuple(self._read_step[row].flag_positions), []).append(row)
-        ended = []
-        for rows in by_flags.values():
-            found = self._read_step[rows[0]].ended([steps[row] for row in rows])
-            ended += [rows[index] for index in found]
-        return sorted(ended)
 
     # ---------------------------------------------------------------- the envs themselves
 

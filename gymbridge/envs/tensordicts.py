@@ -23,8 +23,8 @@ __all__ = [
     "dense_stack",
     "entry",
     "fill",
+    "flattened",
     "leaf_paths",
-    "num_leaves",
     "own",
     "picked_rows",
     "put_entry",
@@ -92,17 +92,31 @@ def leaf_paths(tensordict: TensorDictBase) -> list[Key]:
     return [(key,) if isinstance(key, str) else key for key in keys]
 
 
-def num_leaves(tensordict: TensorDictBase) -> int:
-    """Number of leaves, those that are no tensors included.
+def flattened(tensordict: TensorDictBase) -> tuple[tuple[Any, ...], list[Any]]:
+    """The keys of all leaves, those that are no tensors included, and their values; at the root a key is a string.
 
     Example:
-        >>> num_leaves(TensorDict(x=torch.zeros(2), arm=TensorDict(angle=torch.zeros(2), name="left")))
-        3
+        >>> flattened(TensorDict(x=torch.zeros(()), arm=TensorDict(angle=torch.ones(()))))
+        (('x', ('arm', 'angle')), [tensor(0.), tensor(1.)])
     """
-    if type(tensordict) is not TensorDict:
-        return len(leaf_paths(tensordict))
-    values = tensordict._tensordict.values()
-    return sum(num_leaves(value) if type(value) is TensorDict else 1 for value in values)
+    if type(tensordict) is TensorDict:
+        source = tensordict._tensordict
+        values = [*source.values()]
+        if set(map(type, values)) <= _TENSORS:  # the usual case
+            return tuple(source), values
+    keys: list[Any] = []
+    values = []
+    _collect(tensordict, (), keys, values)
+    return tuple(keys), values
+
+
+def _collect(tensordict: TensorDictBase, path: Key, keys: list[Any], values: list[Any]) -> None:
+    for name, value in tensordict.items():
+        if isinstance(value, TensorDictBase) and not is_leaf_nontensor(type(value)):
+            _collect(value, (*path, name), keys, values)
+        else:
+            keys.append((*path, name) if path else name)
+            values.append(value)
 
 
 def row_of(tensordict: TensorDictBase, row: int) -> TensorDictBase:

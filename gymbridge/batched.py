@@ -325,7 +325,7 @@ class SerialEnv(BatchedEnvBase):
         if self._use_buffers and any(env.has_dynamic_specs for env in envs):
             warnings.warn("use_buffers: got True with an env of dynamic specs, which go without", stacklevel=2)
         gradients = self._share_individual_td is True or self._use_buffers is False
-        options = TensorDictHostOptions(gradients)
+        options = TensorDictHostOptions(gradients, stacks=not self._share_individual_td)
         engine: LocalEngine[EnvBase, TensorDictEnvDescription] = LocalEngine(envs, options)
         engine.allocate()
         return TensorDictFace(engine, self._device, self._selection, self._share_individual_td)

@@ -285,7 +285,7 @@ def _with_every_flag(spec: Composite) -> Composite:
 
 
 def first_alike(envs: Sequence[EnvSpecs]) -> list[EnvSpecs]:
-    """For each env the first whose leaves and device are as its own, so that those that are alike share what follows."""
+    """For each env the first whose leaves and device are as its own, so that they share what follows."""
     distinct: list[EnvSpecs] = []
     shared = []
     for env in envs:

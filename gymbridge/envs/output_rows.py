@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase
 
-from gymbridge.envs.done_groups import DoneGroups
+from gymbridge.envs.done_groups import FLAGS, DoneGroups, completed_flags
 from gymbridge.envs.env_specs import EnvSpecs
 from gymbridge.envs.inputs import fits
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
@@ -16,11 +17,12 @@ from gymbridge.envs.tensordicts import Assembler, flattened
 from gymbridge.errors import EnvOutputError
 from gymbridge.specs import TensorSpec
 
-__all__ = ["OutputReader", "OutputRow", "RowLayout", "ended_rows"]
+__all__ = ["OutputReader", "OutputRow", "OutputRows", "RowLayout"]
 
 Key = tuple[str, ...]
 
 _Tensor = torch.Tensor
+_TENSORS = {_Tensor}
 
 
 class RowLayout:
@@ -32,6 +34,8 @@ class RowLayout:
         position: key -> where its value is.
         has_extras: there are leaves that no spec has, a state say.
         end_positions: of the flags that say whether the env has ended.
+        flags: positions of ``done``, ``terminated`` and ``truncated``, a group each; None for one that is missing.
+        others: positions of what is no flag.
     """
 
     def __init__(self, reader: OutputReader, keys: Sequence[Key]):
@@ -43,7 +47,16 @@ class RowLayout:
         leaves = [reader.leaves.get(key) for key in keys]
         self.dtypes = [None if leaf is None else leaf.spec.dtype for leaf in leaves]
         self.shapes = [None if leaf is None else leaf.spec.shape for leaf in leaves]
+        self.flags = [[self.position.get((*path, name)) for name in FLAGS] for path in reader.groups.paths]
+        in_groups = {position for group in self.flags for position in group}
+        self.others = [position for position in range(len(self.keys)) if position not in in_groups]
         self.assemble = reader.assembler(keys, reader.batch_size, reader.device)
+
+    @cached_property
+    def completed(self) -> RowLayout:
+        """The layout of the same leaves with every flag, these last."""
+        flags = [(*path, name) for path in self.reader.groups.paths for name in FLAGS]
+        return RowLayout(self.reader, [*(self.keys[position] for position in self.others), *flags])
 
 
 class OutputRow(NamedTuple):
@@ -63,6 +76,58 @@ class OutputRow(NamedTuple):
         """The same as a TensorDict ``[*B]`` with every flag."""
         made: TensorDictBase = self.layout.assemble(self.values)
         return made if self.is_complete else self.layout.reader.groups.completed(made)
+
+
+class OutputRows:
+    """What the envs of a round gave, each row its own or, where all gave like leaves, stacked.
+
+    Args:
+        layout: which leaves the rows gave, if they are stacked; every flag is among them.
+        columns: one stack a leaf, ``[num_rows, *B, …]``.
+
+    Example:
+        >>> rows = OutputRows()
+        >>> len(rows), 0 in rows
+        (0, False)
+    """
+
+    __slots__ = ("_rows", "columns", "layout")
+
+    def __init__(self, layout: RowLayout | None = None, columns: Sequence[Any] = ()):
+        self._rows: dict[int, OutputRow] = {}
+        self.layout = layout
+        self.columns = columns
+
+    def __setitem__(self, row: int, output: OutputRow) -> None:
+        self._rows[row] = output
+
+    def __getitem__(self, row: int) -> OutputRow:
+        if self.layout is None:
+            return self._rows[row]
+        return OutputRow(self.layout, [column[row] for column in self.columns], True)
+
+    def __len__(self) -> int:
+        return len(self._rows) if self.layout is None else len(self.columns[0])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rows if self.layout is None else range(len(self)))
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._rows if self.layout is None else 0 <= row < len(self)
+
+    def items(self) -> Iterator[tuple[int, OutputRow]]:
+        """The rows, and what each gave."""
+        return ((row, self[row]) for row in self)
+
+    def ended(self) -> list[int]:
+        """The rows in which an env has ended; one look at all flags together where none has."""
+        if self.layout is None:
+            flags = [out.values[position] for out in self._rows.values() for position in out.layout.end_positions]
+            if not flags or not torch.cat([flag if flag.ndim == 1 else flag.reshape(-1) for flag in flags]).any():
+                return []
+        elif not any(self.columns[position].any() for position in self.layout.end_positions):
+            return []
+        return [row for row, out in self.items() if out.layout.reader.groups.ended(out.completed()).any()]
 
 
 class _Leaf(NamedTuple):
@@ -104,7 +169,7 @@ class OutputReader:
         for part in (specs.full_observation_spec, *rewards, specs.full_done_spec):
             self.leaves |= {key: _Leaf(part[key], part is specs.full_done_spec) for key in leaf_keys(part)}
             self._group_sizes |= group_sizes(part)
-        self.keys = [*self.leaves]
+        self._flag_shapes = [specs.full_done_spec[(*path, "done")].shape for path in self.groups.paths]
         self._layouts: dict[Any, RowLayout] = {}
 
     def __call__(self, made: object, *, is_complete: bool = False) -> OutputRow:
@@ -129,6 +194,44 @@ class OutputReader:
             if not (type(value) is _Tensor and value.dtype is dtype and value.shape == shape):
                 values[position] = self._unusual(layout.keys[position], value)
         return OutputRow(layout, values, is_complete)
+
+    def stacked(self, made: Sequence[object]) -> OutputRows | None:
+        """What all envs of a batch gave, a leaf at a time; None where an output has to be looked at by itself."""
+        values = []
+        found: Any = None
+        for out in made:
+            if not isinstance(out, TensorDictBase) or out.batch_size != self.batch_size:
+                return None
+            keys, own = flattened(out)
+            if found is None:
+                found = keys
+            elif keys != found:
+                return None
+            values.append(own)
+        layout = self._layouts.get(found)
+        if layout is None:  # the first output of its kind
+            return None
+        columns = [*zip(*values, strict=True)]
+        stacks = [self._stack(columns[position], layout, position) for position in layout.others]
+        for flags, shape in zip(layout.flags, self._flag_shapes, strict=True):
+            if None not in flags:
+                flags = [None, *flags[1:]]  # what ``done`` has to be is worked out of the other two
+            given = [None if at is None else self._stack(columns[at], layout, at) for at in flags]
+            if any(flag is None and at is not None for flag, at in zip(given, flags, strict=True)):
+                return None
+            stacks += completed_flags(*given, shape=(len(values), *shape), device=self.device)
+        return None if any(stack is None for stack in stacks) else OutputRows(layout.completed, stacks)
+
+    def _stack(self, column: Sequence[Any], layout: RowLayout, position: int) -> torch.Tensor | None:
+        """The stack of a leaf; None where a value has to be looked at by itself."""
+        dtype = layout.dtypes[position]
+        if dtype is None or {*map(type, column)} != _TENSORS or {value.dtype for value in column} != {dtype}:
+            return None
+        try:
+            stack = torch.stack(column)  # type: ignore[arg-type]
+        except RuntimeError:  # shapes that differ
+            return None
+        return stack if stack.shape[1:] == layout.shapes[position] else None
 
     def _new_layout(self, made: object, found: Any) -> RowLayout:
         if not isinstance(made, TensorDictBase):
@@ -167,15 +270,3 @@ class OutputReader:
         lead = batch_size[: len(batch_size) - len(self.batch_size)]
         groups = {key: torch.Size((*lead, *size)) for key, size in self._group_sizes.items()}
         return Assembler(keys, batch_size, device, groups)
-
-
-def ended_rows(outputs: dict[int, OutputRow]) -> list[int]:
-    """The rows in which an env has ended; one look at all flags together where none has.
-
-    Args:
-        outputs: row -> what its step gave.
-    """
-    flags = [out.values[position] for out in outputs.values() for position in out.layout.end_positions]
-    if not flags or not torch.cat([flag if flag.ndim == 1 else flag.reshape(-1) for flag in flags]).any():
-        return []
-    return [row for row, out in outputs.items() if out.layout.reader.groups.ended(out.completed()).any()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from gymbridge.engine.host import Engine, Report
 from gymbridge.envs.engine_face import EngineFace, Rows
 from gymbridge.envs.env_specs import KINDS, EnvSpecs, SpecPlan, difference, fake_tensordict, first_alike
 from gymbridge.envs.inputs import require_like
-from gymbridge.envs.output_rows import OutputRow, RowLayout
+from gymbridge.envs.output_rows import OutputRow, OutputRows, RowLayout
 from gymbridge.envs.selection import ALL_KEYS, Selection
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordict_host import RowInputs, TensorDictEnvDescription
@@ -78,6 +78,7 @@ class TensorDictFace(EngineFace):
             [key for kind in ("observation", "reward") for key in leaf_keys(env._spec_of(kind)) if key not in selection]
             for env in self._envs
         ]
+        self._required_keys = tuple((key,) if isinstance(key, str) else key for key, _ in first._spec_plan.required)
         self._devices_differ = len({env.device for env in envs}) > 1
         self._root_flags = {*leaf_keys(first.full_done_spec)}
         sizes = {
@@ -88,6 +89,7 @@ class TensorDictFace(EngineFace):
         shown = [key for key in self._root_keys[0] if key not in self._left_out[0]]
         self._assemble_root = Assembler(shown, self.batch_size, device, sizes)
         self._last: dict[int, OutputRow | TensorDictBase] = {}
+        self._last_outputs = OutputRows()
         self._masks: list[torch.Tensor | None] | None = None
         self._assemblers: dict[RowLayout, tuple[list[int], Assembler]] = {}
         self._input_assemblers: dict[tuple[Key, ...], Assembler] = {}
@@ -95,7 +97,7 @@ class TensorDictFace(EngineFace):
     def on(self, device: torch.device) -> TensorDictFace:
         """The same engine's face on another device."""
         face = TensorDictFace(self.engine, device, self._selection, self._share_individual_td)
-        face._last = self._last
+        face._last, face._last_outputs = self._last, self._last_outputs
         return face
 
     def _stacked_specs(self, specs: Sequence[Composite], kind: str) -> Composite:
@@ -110,9 +112,10 @@ class TensorDictFace(EngineFace):
     def _reset_inputs(self, tensordict: TensorDictBase | None, mask: torch.Tensor | None) -> RowInputs:
         masks = self._masks = self._row_masks(mask)
         if tensordict is None:
-            return RowInputs(lambda row: None, masks, self._nothing)
+            return RowInputs([None] * self.engine.num_envs, masks, self._nothing)
         moved = tensordict.exclude("next")
-        return RowInputs(partial(self._row_for_env, moved), masks, self._nothing)
+        given = [self._row_for_env(moved, row) for row in range(self.engine.num_envs)]
+        return RowInputs(given, masks, self._nothing)
 
     def row_plan(self, row: int) -> SpecPlan:
         """See :class:`EngineFace`."""
@@ -165,24 +168,23 @@ class TensorDictFace(EngineFace):
             self._row_inputs(tensordict, row, None if masks is None else masks[row]) if op else None
             for row, op in enumerate(ops)
         ]
-        return RowInputs(picked.__getitem__, masks, root)
+        return RowInputs(picked, masks, root)
 
-    def _unbound(self, tensordict: TensorDict) -> Callable[[int], TensorDictBase]:
-        """Row -> what reaches its env, from one ``unbind`` a leaf."""
+    def _unbound(self, tensordict: TensorDict) -> list[TensorDict]:
+        """What reaches each env, from one ``unbind`` a leaf."""
         plan = self._envs[0]._spec_plan
-        keys = [(key,) if isinstance(key, str) else key for key, _ in plan.required]
+        keys = self._required_keys
         if plan.groups.nested or entry(tensordict, "next") is not None:
             paths = [(key,) if isinstance(key, str) else key for key in plan.inputs[len(keys) :]]
-            keys += [key for key in paths if tensordict.get(key, None) is not None]
+            keys = (*keys, *(key for key in paths if tensordict.get(key, None) is not None))
         device = self._row_device[0]
         leaves = [tensordict.get(key) if len(key) > 1 else entry(tensordict, key[0]) for key in keys]
         if self._moves and device is not None:
             leaves = [leaf.to(device) for leaf in leaves]
-        assemble = self._input_assemblers.get(tuple(keys))
+        assemble = self._input_assemblers.get(keys)
         if assemble is None:
-            assemble = self._input_assemblers[tuple(keys)] = Assembler(keys, self._row_batch_size, device)
-        columns = [leaf.unbind(0) for leaf in leaves]
-        return lambda row: assemble([column[row] for column in columns])
+            assemble = self._input_assemblers[keys] = Assembler(keys, self._row_batch_size, device)
+        return assemble.each([leaf.unbind(0) for leaf in leaves])
 
     def _row_inputs(self, tensordict: TensorDictBase, row: int, mask: torch.Tensor | None) -> TensorDictBase:
         given = self._row_for_env(tensordict, row)
@@ -228,7 +230,7 @@ class TensorDictFace(EngineFace):
     def _next_of(self, tensordict: TensorDictBase, untouched: Rows | None, report: Report) -> TensorDictBase:
         self._remember(report.steps)
         if self.is_dense and untouched is None:
-            stacked = self._stacked([*report.steps.values()])
+            stacked = self._stacked(report.steps)
             if stacked is not None:
                 return stacked
         return self._put_together(
@@ -252,7 +254,7 @@ class TensorDictFace(EngineFace):
         num_rows = self.engine.num_envs
         if self.is_dense and untouched is None:
             if len(report.resets) == num_rows:
-                stacked = self._stacked([*report.resets.values()])
+                stacked = self._stacked(report.resets)
                 if stacked is not None:
                     return stacked
             if following is not None:
@@ -284,33 +286,28 @@ class TensorDictFace(EngineFace):
                 rows.append(report.steps[row].completed())
         return self._put_together(rows, tensordict)
 
-    def _stacked(self, rows: Sequence[OutputRow]) -> TensorDictBase | None:
+    def _stacked(self, rows: OutputRows) -> TensorDictBase | None:
         """The rows of all envs, a leaf at a time; None where one has other leaves than another."""
-        layout, _, is_complete = rows[0]
-        for row in rows:
-            if row.layout is not layout or row.is_complete is not is_complete:
-                return None
-        if layout.has_extras:
+        if rows.layout is not None:
+            positions, assemble = self._assembler_of(rows.layout)
+            columns = [rows.columns[position] for position in positions]
+            return assemble([column.to(self._device) for column in columns] if self._moves else columns)
+        outputs = [out for _, out in rows.items()]
+        layout, _, is_complete = outputs[0]
+        if layout.has_extras or any(out.layout is not layout or out.is_complete is not is_complete for out in outputs):
             return None
-        found = self._assemblers.get(layout)
-        if found is None:
-            found = self._assemblers[layout] = self._assembler_of(layout, is_complete)
-        positions, assemble = found
-        stacked = assemble([self._column([row.values[position] for row in rows]) for position in positions])
+        positions, assemble = self._assembler_of(layout)
+        stacked = assemble([self._column([out.values[position] for out in outputs]) for position in positions])
         return stacked if is_complete else self.groups.completed(stacked)
 
-    def _assembler_of(self, layout: RowLayout, is_complete: bool) -> tuple[list[int], Assembler]:
+    def _assembler_of(self, layout: RowLayout) -> tuple[list[int], Assembler]:
         """Positions of the leaves that are handed out, and what puts their stacks together."""
-        keys = [key for key in layout.keys if key not in self._left_out[0]]
-        if not is_complete:  # what ``done`` has to be is worked out of the other two
-            keys = [
-                key
-                for key in keys
-                if key not in self._root_flags
-                or key[-1] != "done"
-                or not {(*key[:-1], "terminated"), (*key[:-1], "truncated")} <= {*keys}
-            ]
-        return [layout.position[key] for key in keys], layout.reader.assembler(keys, self.batch_size, self._device)
+        found = self._assemblers.get(layout)
+        if found is None:
+            keys = [key for key in layout.keys if key not in self._left_out[0]]
+            assemble = layout.reader.assembler(keys, self.batch_size, self._device)
+            found = self._assemblers[layout] = ([layout.position[key] for key in keys], assemble)
+        return found
 
     def _column(self, values: list[Any]) -> Any:
         if self._moves:
@@ -323,17 +320,20 @@ class TensorDictFace(EngineFace):
     def _root_after(self, following: TensorDictBase, report: Report) -> TensorDictBase | None:
         """The root after a step of all envs, in tensors of its own; None where it takes a look at each row."""
         keys = self._assemble_root.keys
-        if not report.resets:
-            return self._assemble_root([following.get(key).clone() for key in keys])
-        rows = [report.resets.get(row, out) for row, out in report.steps.items()]
-        if self.groups.nested or self._masks is not None or any(row.layout.has_extras for row in rows):
+        leaves = [following.get(key).clone() for key in keys]
+        if not len(report.resets):
+            return self._assemble_root(leaves)
+        resets = dict(report.resets.items())
+        if self.groups.nested or self._masks is not None or any(out.layout.has_extras for out in resets.values()):
             return None
-        leaves = []
-        for key in keys:
+        if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            return None
+        for key, leaf in zip(keys, leaves, strict=True):
             if key in self._root_flags:  # an env that goes on is not done, nor is one after its reset
-                leaves.append(torch.zeros_like(following.get(key)))
+                leaf.zero_()
             else:
-                leaves.append(self._column([row.values[row.layout.position[key]] for row in rows]))
+                for row, out in resets.items():
+                    leaf[row] = out.values[out.layout.position[key]]
         return self._assemble_root(leaves)
 
     def _own(self, row: int, tensordict: TensorDictBase | None, *, with_rewards: bool) -> TensorDictBase:
@@ -350,10 +350,15 @@ class TensorDictFace(EngineFace):
                 shown.set(key, leaf.zero() if value is None else value.clone())
         return shown.update(self._nothing_gained(row)) if with_rewards else shown
 
-    def _remember(self, outputs: dict[int, OutputRow]) -> None:
+    def _remember(self, outputs: OutputRows) -> None:
         """Takes down what each env shows now, for a time when it is left out and the caller has nothing for it."""
+        if not outputs:
+            return
+        if outputs.layout is not None:
+            self._last, self._last_outputs = {}, outputs
+            return
         if self._masks is None:
-            self._last.update(outputs)
+            self._last.update(outputs.items())
             return
         for row, out in outputs.items():
             mask = self._masks[row]
@@ -369,6 +374,8 @@ class TensorDictFace(EngineFace):
 
     def _latest(self, row: int) -> TensorDictBase | None:
         last = self._last.get(row)
+        if last is None and row in self._last_outputs:
+            last = self._last_outputs[row]
         return last.completed() if isinstance(last, OutputRow) else last
 
     def _nothing_gained(self, row: int) -> TensorDictBase:

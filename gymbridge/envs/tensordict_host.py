@@ -18,8 +18,8 @@ from gymbridge.engine.host import Report
 from gymbridge.engine.layout import Leaf
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_env import EngineEnv
-from gymbridge.envs.env_specs import EnvSpecs, first_alike
-from gymbridge.envs.output_rows import OutputReader, OutputRow, ended_rows
+from gymbridge.envs.env_specs import EnvSpecs, difference, first_alike
+from gymbridge.envs.output_rows import OutputReader, OutputRow, OutputRows
 from gymbridge.envs.transitions import put_next
 from gymbridge.errors import EnvOutputError
 
@@ -32,9 +32,11 @@ class TensorDictHostOptions:
 
     Attributes:
         gradients: outputs may require a gradient.
+        stacks: outputs of envs that are alike are stacked at once.
     """
 
     gradients: bool = False
+    stacks: bool = True
 
     def describe(self, env: EnvBase) -> TensorDictEnvDescription:
         """What an env says of itself."""
@@ -65,15 +67,19 @@ class RowInputs:
         root: row -> what the caller has in this row, without ``"next"``, for the reset of an env that ends in a step.
     """
 
-    given: Callable[[int], TensorDictBase | None]
+    given: Sequence[TensorDictBase | None]
     masks: Sequence[torch.Tensor | None] | None
     root: Callable[[int], TensorDictBase]
+
+    def mask(self, row: int) -> torch.Tensor | None:
+        """The mask of a row's own batch."""
+        return None if self.masks is None else self.masks[row]
 
 
 class TensorDictHost:
     """Runs TensorDict envs, one a row.
 
-    What a row gives, an :class:`~gymbridge.envs.output_rows.OutputRow` of its env's own tensors, is in the report.
+    What the rows gave, as :class:`~gymbridge.envs.output_rows.OutputRows`, is in the report.
 
     Args:
         envs: the envs, as many as the block has rows; they are closed by ``close``.
@@ -93,28 +99,26 @@ class TensorDictHost:
         self._read_reset = [readers[id(env)][1] for env in alike]
         # an env without a batch, that leaves the contract's rounds alone, is asked for its step without ceremony
         self._plain = [not env.batch_size and type(env)._next is EnvBase._next for env in envs]
+        self._stacks = options.stacks and all(self._plain) and difference(envs) is None
+        self._whole_steps = {bytes([op]) * len(envs) for op in (Op.STEP, Op.STEP_MAYBE_RESET)}
+        self._all_running = bytes([RowState.RUNNING]) * len(envs)
+        self._all_in_next = bytes([Source.NEXT]) * len(envs)
 
     def run(self, ops: bytes, inputs: RowInputs, reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> Report:
         """See :class:`~gymbridge.engine.host.Host`."""
         report = Report()
-        row = -1
+        report.resets = OutputRows()
         try:
-            for row, op in enumerate(ops):
-                if op:
-                    with_kwargs = reset_kwargs[row] if reset_kwargs else {}
-                    try:
-                        if op == Op.RESET:
-                            report.resets[row] = self._reset(row, inputs.given(row), _mask(inputs, row), with_kwargs)
-                        else:
-                            report.steps[row] = self._step(row, inputs.given(row), _mask(inputs, row))
-                    except Exception as error:
-                        self._fail(row, error, report)
-            for row in ended_rows(report.steps):
+            steps = self._whole_step(inputs, report) if self._stacks and ops in self._whole_steps else None
+            if steps is None:
+                steps = self._row_by_row(ops, inputs, reset_kwargs, report)
+            report.steps, resets = steps, report.resets
+            for row in steps.ended():
                 self._state[row] = RowState.ENDED
                 if ops[row] == Op.STEP_MAYBE_RESET:
                     try:
                         with_kwargs = reset_kwargs[row] if reset_kwargs else {}
-                        report.resets[row] = self._reset_ended(row, report.steps[row], inputs, with_kwargs)
+                        resets[row] = self._reset_ended(row, steps[row], inputs, with_kwargs)
                     except Exception as error:
                         self._fail(row, error, report)
         except BaseException:  # an interrupt: the caller will not see what the rows did
@@ -122,13 +126,60 @@ class TensorDictHost:
             raise
         return report
 
+    def _whole_step(self, inputs: RowInputs, report: Report) -> OutputRows | None:
+        """Steps all envs, whose outputs are checked together; row by row where that cannot be."""
+        made: list[Any] = []
+        for row, (env, given) in enumerate(zip(self.envs, inputs.given, strict=True)):
+            try:
+                made.append(env._step(given))  # type: ignore[arg-type]
+            except Exception as error:
+                self._fail(row, error, report)
+                made.append(None)
+        stacked = None if report.errors else self._read_step[0].stacked(made)
+        if stacked is not None and self._refuses_gradients and torch.is_grad_enabled():
+            stacked = None if any(column.requires_grad for column in stacked.columns) else stacked
+        if stacked is not None:
+            self._state[:] = self._all_running
+            self._source[:] = self._all_in_next
+            return stacked
+        outputs = OutputRows()
+        for row, out in enumerate(made):
+            if row not in report.errors:
+                try:
+                    outputs[row] = self._taken(row, out)
+                except Exception as error:
+                    self._fail(row, error, report)
+        return outputs
+
+    def _row_by_row(
+        self, ops: bytes, inputs: RowInputs, reset_kwargs: Sequence[Mapping[str, Any]] | None, report: Report
+    ) -> OutputRows:
+        """Steps and resets rows in turn; what the resets gave is in the report."""
+        steps = OutputRows()
+        for row, op in enumerate(ops):
+            if not op:
+                continue
+            try:
+                if op == Op.RESET:
+                    with_kwargs = reset_kwargs[row] if reset_kwargs else {}
+                    report.resets[row] = self._reset(row, inputs.given[row], inputs.mask(row), with_kwargs)
+                else:
+                    steps[row] = self._step(row, inputs.given[row], inputs.mask(row))
+            except Exception as error:
+                self._fail(row, error, report)
+        return steps
+
     def _fail(self, row: int, error: Exception, report: Report) -> None:
         report.errors[row] = error
         self._state[row] = RowState.FAILED
 
     def _step(self, row: int, given: Any, mask: torch.Tensor | None) -> OutputRow:
         env = self.envs[row]
-        made = env._step(given) if self._plain[row] else env._next(given, mask)
+        return self._taken(row, env._step(given) if self._plain[row] else env._next(given, mask))
+
+    def _taken(self, row: int, made: object) -> OutputRow:
+        """What a step gave, if it is as the specs say."""
+        env = self.envs[row]
         out = self._read("_step", self._read_step[row], env, made, is_complete=not self._plain[row])
         self._source[row] = Source.NEXT
         self._state[row] = RowState.RUNNING
@@ -146,13 +197,11 @@ class TensorDictHost:
 
     def _reset_ended(self, row: int, step: OutputRow, inputs: RowInputs, kwargs: Mapping[str, Any]) -> OutputRow:
         """Resets a row, or those envs of its own batch, whose episode has just ended."""
-        env, reader = self.envs[row], self._read_step[row]
+        env, groups = self.envs[row], self._read_step[row].groups
         following = step.completed()
-        td = put_next(inputs.root(row), following, None)
-        root = env.step_mdp(td)
-        ended = reader.groups.ended(following)
-        mask = _mask(inputs, row)
-        reader.groups.put_resets(root, ended if mask is None else ended & mask.to(ended.device))
+        root = env.step_mdp(put_next(inputs.root(row), following, None))
+        ended, mask = groups.ended(following), inputs.mask(row)
+        groups.put_resets(root, ended if mask is None else ended & mask.to(ended.device))
         return self._reset(row, root, env._mask(root, "_reset"), kwargs)
 
     def _read(self, method: str, reader: OutputReader, env: EnvBase, made: object, *, is_complete: bool) -> OutputRow:
@@ -216,7 +265,3 @@ class TensorDictHost:
     def close(self) -> None:
         """See :class:`~gymbridge.engine.host.Host`."""
         close_all(self.envs)
-
-
-def _mask(inputs: RowInputs, row: int) -> torch.Tensor | None:
-    return None if inputs.masks is None else inputs.masks[row]

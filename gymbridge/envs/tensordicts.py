@@ -267,6 +267,17 @@ class Assembler:
             return made
         return self._build((), self._tree, tensors)
 
+    def each(self, columns: Sequence[Sequence[Any]]) -> list[TensorDict]:
+        """A TensorDict for each row of the columns, one column a key."""
+        names, batch_size, device = self._names, self.batch_size, self.device
+        if names is None:
+            return [self._build((), self._tree, row) for row in zip(*columns, strict=True)]
+        if len(names) == 1:
+            name = names[0]
+            return [_new(source={name: value}, batch_size=batch_size, device=device) for value in columns[0]]
+        rows = zip(*columns, strict=True)
+        return [_new(source=dict(zip(names, row, strict=True)), batch_size=batch_size, device=device) for row in rows]
+
     def _build(self, path: Key, tree: dict[str, Any], tensors: Sequence[Any]) -> TensorDict:
         entries = {
             name: self._build((*path, name), part, tensors) if isinstance(part, dict) else tensors[part]

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
 from gymbridge.envs.done_groups import FLAGS, DoneGroups, completed_flags
 from gymbridge.envs.env_specs import EnvSpecs
@@ -200,7 +200,7 @@ class OutputReader:
         values = []
         found: Any = None
         for out in made:
-            if not isinstance(out, TensorDictBase) or out.batch_size != self.batch_size:
+            if not (type(out) is TensorDict or isinstance(out, TensorDictBase)) or out.batch_size != self.batch_size:
                 return None
             keys, own = flattened(out)
             if found is None:

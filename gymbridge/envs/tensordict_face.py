@@ -17,7 +17,7 @@ from gymbridge.envs.output_rows import OutputRow, OutputRows, RowLayout
 from gymbridge.envs.selection import ALL_KEYS, Selection
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordict_host import RowInputs, TensorDictEnvDescription
-from gymbridge.envs.tensordicts import Assembler, dense_stack, entry, leaf_paths, picked_rows, row_of
+from gymbridge.envs.tensordicts import Assembler, dense_stack, entry, leaf_paths, picked_rows, row_of, versions
 from gymbridge.specs import Composite, stack_specs
 
 __all__ = ["TensorDictFace"]
@@ -90,6 +90,7 @@ class TensorDictFace(EngineFace):
         self._assemble_root = Assembler(shown, self.batch_size, device, sizes)
         self._last: dict[int, OutputRow | TensorDictBase] = {}
         self._last_outputs = OutputRows()
+        self._own_next: dict[str, tuple[torch.Tensor, int]] = {}
         self._masks: list[torch.Tensor | None] | None = None
         self._assemblers: dict[RowLayout, tuple[list[int], Assembler]] = {}
         self._input_assemblers: dict[tuple[Key, ...], Assembler] = {}
@@ -174,7 +175,8 @@ class TensorDictFace(EngineFace):
         """What reaches each env, from one ``unbind`` a leaf."""
         plan = self._envs[0]._spec_plan
         keys = self._required_keys
-        if plan.groups.nested or entry(tensordict, "next") is not None:
+        preset = entry(tensordict, "next")
+        if plan.groups.nested or (preset is not None and not self._is_own(preset)):
             paths = [(key,) if isinstance(key, str) else key for key in plan.inputs[len(keys) :]]
             keys = (*keys, *(key for key in paths if tensordict.get(key, None) is not None))
         device = self._row_device[0]
@@ -185,6 +187,13 @@ class TensorDictFace(EngineFace):
         if assemble is None:
             assemble = self._input_assemblers[keys] = Assembler(keys, self._row_batch_size, device)
         return assemble.each([leaf.unbind(0) for leaf in leaves])
+
+    def _is_own(self, preset: TensorDictBase) -> bool:
+        """Whether what stands under ``"next"`` is what the last step gave, in which no policy has written since."""
+        own = self._own_next
+        return len(preset.keys()) == len(own) and all(
+            entry(preset, name) is value and value._version == version for name, (value, version) in own.items()
+        )
 
     def _row_inputs(self, tensordict: TensorDictBase, row: int, mask: torch.Tensor | None) -> TensorDictBase:
         given = self._row_for_env(tensordict, row)
@@ -232,7 +241,10 @@ class TensorDictFace(EngineFace):
         if self.is_dense and untouched is None:
             stacked = self._stacked(report.steps)
             if stacked is not None:
+                self.may_have_extras = report.steps.layout is None or report.steps.layout.has_extras
+                self._own_next = {} if self.groups.nested or torch.is_inference_mode_enabled() else versions(stacked)
                 return stacked
+        self.may_have_extras = True
         return self._put_together(
             [
                 self._own(row, tensordict, with_rewards=True)
@@ -320,7 +332,7 @@ class TensorDictFace(EngineFace):
     def _root_after(self, following: TensorDictBase, report: Report) -> TensorDictBase | None:
         """The root after a step of all envs, in tensors of its own; None where it takes a look at each row."""
         keys = self._assemble_root.keys
-        leaves = [following.get(key).clone() for key in keys]
+        leaves = [(entry(following, key[0]) if len(key) == 1 else following.get(key)).clone() for key in keys]
         if not len(report.resets):
             return self._assemble_root(leaves)
         resets = dict(report.resets.items())

@@ -30,6 +30,7 @@ __all__ = [
     "put_entry",
     "row_of",
     "tensordict_of",
+    "versions",
     "with_entries",
 ]
 
@@ -117,6 +118,20 @@ def _collect(tensordict: TensorDictBase, path: Key, keys: list[Any], values: lis
         else:
             keys.append((*path, name) if path else name)
             values.append(value)
+
+
+def versions(tensordict: TensorDictBase) -> dict[str, tuple[torch.Tensor, int]]:
+    """The tensors at the root, each with a number that grows when it is written into.
+
+    Example:
+        >>> td = TensorDict(x=torch.zeros(2))
+        >>> before = versions(td)
+        >>> _ = td["x"].add_(1)
+        >>> td["x"]._version > before["x"][1]
+        True
+    """
+    tensors = ((name, value) for name, value in tensordict.items() if isinstance(value, torch.Tensor))
+    return {name: (value, value._version) for name, value in tensors}
 
 
 def row_of(tensordict: TensorDictBase, row: int) -> TensorDictBase:

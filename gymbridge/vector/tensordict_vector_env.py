@@ -21,6 +21,7 @@ from gymbridge.envs.base import EnvBase
 from gymbridge.envs.done_groups import FLAGS
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.inputs import DeviceLike, env_device
+from gymbridge.envs.transitions import keep_asleep
 from gymbridge.specs import Composite, Stacked, StackedComposite
 from gymbridge.specs._bridge import array_of
 from gymbridge.vector.autoreset import Autoreset
@@ -276,6 +277,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
             td.set("_step", ~resets)
         td = self.env.step(td)
         root = self.env.step_mdp(td)
+        keep_asleep(root, self._root, ~resets)  # a step after the end leaves no trace
         root.set("_reset", resets)
         root = self.env.reset(root)
         self._take_root(root)

@@ -280,7 +280,7 @@ class TensorDictFace(EngineFace):
             elif row in report.resets:
                 rows.append(report.resets[row].completed())
             else:
-                shown = report.steps[row].completed().select(*self._root_keys[row])
+                shown = report.steps[row].completed().exclude(*leaf_keys(self._envs[row].full_reward_spec))
                 rows.append(shown.clone())  # the root is the caller's to change
         return self._put_together(rows, tensordict, after_step=following is not None)
 
@@ -293,7 +293,7 @@ class TensorDictFace(EngineFace):
                 rows.append(self._own(row, tensordict, with_rewards=True))
             elif row in report.resets:
                 made = report.resets[row].completed()
-                rows.append(made.update(self._nothing_gained(row)))
+                rows.append(made.update(self._envs[row].full_reward_spec.zero()))
             else:
                 rows.append(report.steps[row].completed())
         return self._put_together(rows, tensordict)

@@ -25,6 +25,7 @@ __all__ = [
     "fill",
     "flattened",
     "leaf_paths",
+    "non_tensor",
     "own",
     "picked_rows",
     "put_entry",
@@ -228,6 +229,32 @@ def _nothing_like(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.zeros_like(value)
     return NonTensorData(None, batch_size=value.batch_size)
+
+
+def non_tensor(data: Any) -> NonTensorData:
+    """One piece of data that is no tensor, without a batch.
+
+    It is a copy of one that tensordict made, with other data in it: before tensordict 0.15 making one costs ten times
+    as much.
+
+    Example:
+        >>> non_tensor("left").data
+        'left'
+    """
+    if not _COPIES:
+        return NonTensorData(data)
+    made: NonTensorData = object.__new__(NonTensorData)
+    parts = made.__dict__
+    parts.update(_PARTS)
+    parts["_tensordict"] = _new(source={}, batch_size=_NO_BATCH, device=None)
+    parts["_non_tensordict"] = {**_PARTS["_non_tensordict"], "data": data}
+    return made
+
+
+_NO_BATCH = torch.Size()
+_PARTS = vars(NonTensorData(""))
+_COPIES = _PARTS.keys() == {"_tensordict", "_non_tensordict", "_is_initialized"}
+"""Whether a ``NonTensorData`` has the parts that :func:`non_tensor` knows of, and no others."""
 
 
 def own(value: Any) -> Any:

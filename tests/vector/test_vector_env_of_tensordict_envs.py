@@ -224,28 +224,11 @@ def form_id(part: Any) -> str:
     return str(getattr(part, "value", part))
 
 
-def faulty(name: str, mode: AutoresetMode) -> str | None:
-    """Why a batch of TensorDict envs is known to go wrong here."""
-    if (name, mode) == ("infos", NEXT_STEP):
-        return "step_or_reset shows zeros instead of the infos of a reset"
-    if name.startswith("hidden state") and mode is SAME_STEP:
-        return "after a step in which some envs ended, the others' root has the state of the step before"
-    return None
-
-
-def expect_faults(request: pytest.FixtureRequest, name: str, mode: AutoresetMode) -> None:
-    if reason := faulty(name, mode):
-        request.applymarker(pytest.mark.xfail(reason=reason, raises=AssertionError))
-
-
 @pytest.mark.parametrize(("mode", "output"), FORMS, ids=form_id)
 @pytest.mark.parametrize("name", ENVS)
-def test_it_gives_what_gymnasium_gives_over_each_env_alone(
-    name: str, mode: AutoresetMode, output: Any, request: pytest.FixtureRequest
-) -> None:
+def test_it_gives_what_gymnasium_gives_over_each_env_alone(name: str, mode: AutoresetMode, output: Any) -> None:
     """Spaces, observations, rewards, flags, infos, ``final_obs`` and ``final_info``, in one round of the engine a step;
     seeds as an int and as a list, and resets by mask."""
-    expect_faults(request, name, mode)
     ours, theirs = vector_env(ENVS[name], mode=mode, output=output), oracle(ENVS[name], mode=mode)
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
@@ -287,12 +270,8 @@ def count_rounds(envs: TensorDictVectorEnv) -> list[bytes]:
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("name", ["counting", "stateful", "hidden state", "infos"])
 @pytest.mark.parametrize("options", [{"share_individual_td": True}, {"use_buffers": False}, {"copy": False}], ids=str)
-def test_options_of_the_batch_change_nothing(
-    name: str, mode: AutoresetMode, options: dict[str, Any], request: pytest.FixtureRequest
-) -> None:
+def test_options_of_the_batch_change_nothing(name: str, mode: AutoresetMode, options: dict[str, Any]) -> None:
     """Lazy stacks and all."""
-    if name == "hidden state" and "share_individual_td" in options:  # dense results have the fault, lazy ones do not
-        expect_faults(request, name, mode)
     make = ENVS[name]
     ours = TensorDictVectorEnv(SerialEnv(2, makers(make, 2), **options), autoreset_mode=mode)
     theirs = vector_env(make, 2, mode)
@@ -503,9 +482,8 @@ def test_no_graph_grows_from_step_to_step() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES[:2], ids=lambda mode: mode.value)
-def test_what_a_reset_in_a_step_is_shown(mode: AutoresetMode, request: pytest.FixtureRequest) -> None:
+def test_what_a_reset_in_a_step_is_shown(mode: AutoresetMode) -> None:
     """Its env's row of the state, as natively; a reset of all begins with nothing, so that seeds repeat all."""
-    expect_faults(request, "hidden state", mode)
     envs = vector_env(HiddenStateEnv, 2, mode)
     for _ in range(2):
         envs.reset(seed=0)
@@ -549,12 +527,8 @@ def test_envs_are_given_their_own_seeds_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("kind", [CountingTensorDictEnv, StatefulEnv, HiddenStateEnv, InfoEnv, NestedEnv])
-def test_an_env_that_raises_costs_nobody_else_anything(
-    kind: Any, mode: AutoresetMode, request: pytest.FixtureRequest
-) -> None:
+def test_an_env_that_raises_costs_nobody_else_anything(kind: Any, mode: AutoresetMode) -> None:
     """The others' step is in ``last_partial()``; their state goes on from it after the one is reset by mask."""
-    if kind is HiddenStateEnv:
-        expect_faults(request, "hidden state", mode)
 
     class Raising(kind):
         error: Exception | None = None

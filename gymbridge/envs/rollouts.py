@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
-from gymbridge.envs.tensordicts import dense_stack, leaf_paths
+from gymbridge.envs.tensordicts import dense_stack, leaf_paths, picked_rows, row_of
 
 if TYPE_CHECKING:
     from gymbridge.envs.base import EnvBase
@@ -131,7 +131,7 @@ Steps: TypeAlias = "Iterable[tuple[TensorDictBase, bool]]"
 def _until_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -> Steps:
     for left in reversed(range(max_steps)):
         step = env.step(act(root))
-        goes_on = left > 0 and not env.ended(step["next"]).any()
+        goes_on = left > 0 and not env._ended(step["next"]).any()
         yield step, goes_on
         if not goes_on:
             return
@@ -147,8 +147,8 @@ def _until_all_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int
             root.set("_step", running)
         step = env.step(root)
         if previous is not None:
-            step = step if running.all() else _where(running, step, previous)
-        running = running & ~env.ended(step["next"])
+            step = step if running.all() else _repeated(running, step, previous)
+        running = running & ~env._ended(step["next"]).to(running.device)
         goes_on = left > 0 and bool(running.any())
         yield step, goes_on
         if not goes_on:
@@ -185,7 +185,7 @@ def _reset_done(env: EnvBase, root: TensorDictBase) -> TensorDictBase:
     groups = env._spec_plan.groups
     if any(root.get((*path, "done"), None) is None for path in groups.paths):
         return root
-    ended = env.ended(root)
+    ended = env._ended(root)
     if not ended.any():
         return root
     groups.put_resets(root, ended)
@@ -269,10 +269,15 @@ def _stack(steps: list[TensorDictBase], dim: int, contiguous: bool, out: TensorD
     return stacked
 
 
-def _where(mask: torch.Tensor, picked: TensorDictBase, others: TensorDictBase) -> TensorDictBase:
-    chosen: Any = torch.where(mask, picked, others)
-    result: TensorDictBase = chosen
-    return result
+def _repeated(running: torch.Tensor, step: TensorDictBase, previous: TensorDictBase) -> TensorDictBase:
+    """The step of the envs that are running, and of the others the one before; each leaf stays where it is."""
+    if isinstance(step, LazyStackedTensorDict) and step.stack_dim == 0:
+        rows = [_repeated(running[row], own, row_of(previous, row)) for row, own in enumerate(step.tensordicts)]
+        return LazyStackedTensorDict(*rows, stack_dim=0)
+    chosen = step.copy()
+    for key in leaf_paths(step):
+        chosen.set(key, picked_rows(running, step.get(key), previous.get(key, None)))
+    return chosen
 
 
 @contextmanager

@@ -198,7 +198,7 @@ def test_five_faults_are_five_lines(td_engine: TensorDictEngine) -> None:
         "'missing': missing, expected Unbounded of shape [1]",
         "('arm', 'dtype'): dtype: got torch.float64, expected torch.float32",
         "('arm', 'domain'): out of domain: got 2.0 at [0] (1 wrong), expected low=-1.0 to high=1.0",
-        "('arm', 'extra'): extra, expected only ['domain', 'dtype']",
+        "('arm', 'extra'): extra, expected only ['dtype', 'domain']",
     ]
     assert sorted(caught.value.faults) == sorted(f"{whose}_step: {fault}" for fault in expected)
     assert len(str(caught.value).splitlines()) == 1 + len(expected)

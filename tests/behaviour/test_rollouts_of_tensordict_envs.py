@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -34,6 +35,21 @@ def seeded(engine: TensorDictEngine, maker: Any) -> EnvBase:
     env = engine.make(maker)
     env.set_seed(2)
     return env
+
+
+def test_its_arguments_stand_in_torchrls_order() -> None:
+    """Those that come by position, and the defaults."""
+    parameters = [*inspect.signature(EnvBase.rollout).parameters.values()][1:]
+    assert [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD] == [
+        "max_steps",
+        "policy",
+        "callback",
+    ]
+    defaults = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+    nothing = dict.fromkeys(["break_when_any_done", "break_when_all_done", "tensordict", "out", "storing_device"])
+    off = dict.fromkeys(["auto_cast_to_device", "set_truncated", "trust_policy", "progress"], False)
+    assert defaults.pop("return_contiguous") in (None, True)  # dense, where that can be
+    assert defaults == {"auto_reset": True, **nothing, **off}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -42,7 +42,7 @@ def a_real_step(env: Any) -> TensorDictBase:
     return stepped
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TENSORDICT_ENVS if kind != "forgets"])  # a state, written in resets
+@pytest.mark.parametrize("kind", TENSORDICT_ENVS)
 def test_it_looks_like_a_real_step(td_engine: TensorDictEngine, kind: str) -> None:
     env = td_engine.make(TENSORDICT_ENVS[kind])
     fake = env.fake_tensordict()

@@ -140,7 +140,7 @@ def test_set_truncated_marks_the_last_step_of_every_group(td_engine: TensorDictE
         assert_equal(row.exclude(*marked), plain.exclude(*marked))
 
 
-@pytest.mark.parametrize("kind", ["counting", "nested", "groups alone", "batched", "dtypes"])
+@pytest.mark.parametrize("kind", ["counting", "nested", "groups alone", "batched", "dtypes", "tasks"])
 def test_out_takes_the_result_of_nested_keys(td_engine: TensorDictEngine, kind: str) -> None:
     def steps(**told: Any) -> TensorDictBase:
         env = seeded(td_engine, TENSORDICT_ENVS[kind])
@@ -149,12 +149,25 @@ def test_out_takes_the_result_of_nested_keys(td_engine: TensorDictEngine, kind: 
 
     expected = steps()
     out = torch.zeros_like(expected)
-    flags = [key for key in out.keys(True, True) if key[-1] == "done"]
-    kept = {key: out[key] for key in flags}
+    places = [leaf.data_ptr() for row in rows(out, td_engine) for leaf in row.values(True, True)]
     got = steps(out=out)
     assert got is out
     assert_equal(got, expected)
-    assert all(got[key] is kept[key] for key in flags)
+    assert [leaf.data_ptr() for row in rows(got, td_engine) for leaf in row.values(True, True)] == places
+    assert got.names[-1] == "time"
+
+
+def test_an_out_that_unlike_envs_do_not_fit_is_refused_before_a_step(td_three: TensorDictEngine) -> None:
+    env: Any = td_three.make(TENSORDICT_ENVS["tasks"])
+    out = torch.zeros_like(env.rollout(2, break_when_any_done=False))
+    episodes = [*env.episode]
+    for wrong, told in (
+        (TensorDict({}, [3, 2]), "expected a lazy stack along the first dim"),
+        (LazyStackedTensorDict(*[out[0]] * 3, stack_dim=0), "the keys .*of_task_1.* are missing"),
+    ):
+        with pytest.raises(ValueError, match=f"out: .*{told}"):
+            env.rollout(2, out=wrong)
+    assert [*env.episode] == episodes
 
 
 @pytest.mark.parametrize("kind", ["counting", "dynamic shape", "tasks"])

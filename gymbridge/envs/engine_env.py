@@ -147,8 +147,7 @@ class EngineEnv(OneCallAtATime, EnvBase):
         """See :meth:`EnvBase.step_mdp`."""
         return self._face.step_mdp(next_tensordict)
 
-    def ended(self, tensordict: TensorDictBase) -> torch.Tensor:
-        """See :meth:`EnvBase.ended`."""
+    def _ended(self, tensordict: TensorDictBase) -> torch.Tensor:
         return self._face.ended(tensordict)
 
     def fake_tensordict(self) -> TensorDictBase:

@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from gymbridge.envs.done_groups import FLAGS, DoneGroups
 from gymbridge.envs.inputs import DeviceLike, NestedKey, env_device, require_like
 from gymbridge.envs.spec_access import FullSpecAttribute, LeafSpecAttribute
-from gymbridge.envs.spec_keys import leaf_keys
+from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordicts import entry, tensordict_of
 from gymbridge.envs.transitions import NextRoot
 from gymbridge.specs import Binary, Composite
@@ -202,6 +202,7 @@ class SpecPlan:
             masks of groups.
         names: keys of actions and states, where all stand at the root, else None.
         groups: the groups of end-of-episode flags.
+        group_sizes: path of each group of observations or flags, outer ones first -> its batch size.
         next_root: makes the root of the next step.
     """
 
@@ -220,6 +221,7 @@ class SpecPlan:
             [key for key in names if isinstance(key, str)] if all(isinstance(key, str) for key in names) else None
         )
         self.groups = DoneGroups(flags)
+        self.group_sizes = group_sizes(observations) | group_sizes(flags)
         self.inputs += [(*path, "_step") for path in self.groups.nested]
         self.next_root = NextRoot(observations, env.full_action_spec, rewards, flags)
 

@@ -53,7 +53,7 @@ def test_any_program(engine: TensorDictEngine, kind: str, data: st.DataObject) -
     run_a_program(engine, TENSORDICT_ENVS[kind], data)
 
 
-ALIKE = [kind for kind in TENSORDICT_ENVS if kind not in ("tasks", "forgets")]
+ALIKE = [kind for kind in TENSORDICT_ENVS if kind != "tasks"]
 
 
 @pytest.mark.parametrize("kind", ALIKE)

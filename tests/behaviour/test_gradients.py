@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -85,18 +85,21 @@ def test_an_env_that_sleeps_passes_on_its_own_observation(option: dict[str, bool
     env.close()
 
 
-@pytest.mark.parametrize("call", ["reset", "step", "step_and_maybe_reset", "rollout"])
+CALLS: dict[str, Callable[[EnvBase, TensorDictBase], Any]] = {
+    "reset": lambda env, td: env.reset(),
+    "step": lambda env, td: env.step(td),
+    "step_and_maybe_reset": lambda env, td: env.step_and_maybe_reset(td),
+    "rollout": lambda env, td: env.rollout(3),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
 def test_without_the_option_the_error_names_it(call: str) -> None:
     env = batch(long_envs())
     with torch.no_grad():
         td = env.rand_action(env.reset())
     with pytest.raises(RuntimeError, match=r"requires a gradient.*share_individual_td=True or use_buffers=False"):
-        if call == "reset":
-            env.reset()
-        elif call == "rollout":
-            env.rollout(3)
-        else:
-            getattr(env, call)(td)
+        CALLS[call](env, td)
     env.close()
 
 

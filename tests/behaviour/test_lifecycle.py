@@ -214,7 +214,7 @@ def test_each_env_gets_a_copy_of_the_kwargs(batched_env: Any) -> None:
 
 
 def test_add_truncated_keys_is_refused_with_where_to_call_it(batched_env: Any) -> None:
-    with pytest.raises(RuntimeError, match="add_truncated_keys: call it on the envs that .* runs"):
+    with pytest.raises(RuntimeError, match=r"add_truncated_keys: call it on the envs that .* runs"):
         batched_env(2, CountingEnv).add_truncated_keys()
 
 
@@ -446,7 +446,7 @@ def test_a_second_thread_starts_nothing_twice() -> None:
     try:
         assert entered.wait(30)
         for use in (lambda: env.observation_spec, env.reset, lambda: env.batch_size):
-            with pytest.raises(RuntimeError, match="^start: refused while a start is under way"):
+            with pytest.raises(RuntimeError, match=r"^start: refused while a start is under way"):
                 use()
     finally:
         go_on.set()
@@ -456,5 +456,5 @@ def test_a_second_thread_starts_nothing_twice() -> None:
     env.close()
 
     asking: Any = SerialEnv(1, lambda: asking.observation_spec)
-    with pytest.raises(RuntimeError, match="^start: refused while a start is under way"):
+    with pytest.raises(RuntimeError, match=r"^start: refused while a start is under way"):
         asking.reset()

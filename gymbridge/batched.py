@@ -230,17 +230,19 @@ class BatchedEnvBase(EngineEnv):
 
     # ---------------------------------------------------------------- the envs themselves
 
-    def __getattr__(self, name: str) -> PerEnv:
+    def __getattr__(self, name: str) -> Any:
         """An attribute of all envs, found through their wrappers: a list of N, which is called and looked into alike.
 
         Raises:
             AttributeError: an env lacks it, or its name begins with ``_``.
             RuntimeError: a call is under way, in this thread or another.
         """
+        if hasattr(type(self), name):  # one of our own properties raised: its error, not ours
+            if self._start_error is not None and self._engine_face is None:
+                raise self._start_error  # not by another look, which would call the makers again
+            return object.__getattribute__(self, name)
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if hasattr(type(self), name):  # one of our own properties raised: its error, not ours
-            object.__getattribute__(self, name)
         if self._call_under_way is not None:
             raise RuntimeError(
                 f"{name}: refused while a call of {self._call_under_way} is under way, in this thread or another"

@@ -39,6 +39,8 @@ class EngineEnv(OneCallAtATime, EnvBase):
     _seeds_given: tuple[list[int | None], bool] | None = None
     """The seeds that the envs which run were given last."""
     _is_starting = False
+    _start_error: AttributeError | None = None
+    """What the last start raised, if it was one that Python takes for a missing attribute of the env."""
 
     @abstractmethod
     def _make_face(self) -> EngineFace:
@@ -56,9 +58,13 @@ class EngineEnv(OneCallAtATime, EnvBase):
             if self._is_starting:
                 raise RuntimeError("start: refused while a start is under way, in this thread or another")
             self._is_starting = True
+            self._start_error = None
             try:
                 self._engine_face = self._make_face()
                 self._take_specs(self._engine_face)
+            except AttributeError as error:
+                self._start_error = error
+                raise
             finally:
                 self._is_starting = False
             if self._seeds is not None:
@@ -293,7 +299,7 @@ class EngineEnv(OneCallAtATime, EnvBase):
     def __getstate__(self) -> dict[str, Any]:
         """The configuration, without the engine: what is unpickled starts its own."""
         of_the_moment = {"_engine_face": None, "_latest": None, "_plan": None, "_call_under_way": None}
-        return {**self.__dict__, **of_the_moment, "_is_starting": False, "_seeds_given": None}
+        return {**self.__dict__, **of_the_moment, "_is_starting": False, "_start_error": None, "_seeds_given": None}
 
     @exclusive
     def to(self, device: DeviceLike) -> Self:

@@ -129,6 +129,42 @@ def test_an_attribute_error_in_a_property_of_the_batch_is_not_hidden(batched_env
     env.close()
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda env: env.reset(),
+        lambda env: env.observation_spec,
+        lambda env: env.batch_size,
+        lambda env: env.start(),
+        lambda env: env.colour,
+    ],
+    ids=["reset", "observation_spec", "batch_size", "start", "an attribute"],
+)
+def test_an_attribute_error_of_a_maker_is_told_and_the_maker_called_once(use: Callable[[Any], Any]) -> None:
+    calls: list[int] = []
+
+    def make() -> Any:
+        calls.append(1)
+        raise AttributeError("module 'pygame' has no attribute 'init'")
+
+    env = SerialEnv(2, make)
+    for number in range(2):
+        with pytest.raises(AttributeError, match="module 'pygame' has no attribute 'init'"):
+            use(env)
+        assert len(calls) == number + 1
+    env.close()
+
+
+def test_a_spec_that_an_env_never_set_is_told(batched_env: Any) -> None:
+    class Unfinished(CountingTensorDictEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            del self._specs["observation"]
+
+    with pytest.raises(AttributeError, match="Unfinished has no observation_spec yet: set it in __init__"):
+        batched_env(2, Unfinished).reset()
+
+
 def test_an_error_in_a_property_of_an_env_is_its_cause(batched_env: Any) -> None:
     class Torn(CountingEnv):
         @property

@@ -187,7 +187,9 @@ def test_equal_seeds_give_equal_rollouts(contract: Engine) -> None:
     assert_equal(twin.rollout(10, break_when_any_done=False), one)
 
 
-@pytest.mark.parametrize("fns", [CountingEnv, CountingTensorDictEnv, [CountingEnv, CountingTensorDictEnv]], ids=str)
+@pytest.mark.parametrize(
+    "fns", [CountingEnv, CountingTensorDictEnv, [CountingEnv, CountingTensorDictEnv]], ids=["gymnasium", "own", "both"]
+)
 def test_seeds_that_wait_for_the_start_leave_torchs_generator_to_the_batch(batched_env: Any, fns: Any) -> None:
     """Envs that seed torch themselves do not undo what the caller seeded, whenever they start."""
     drawn = []

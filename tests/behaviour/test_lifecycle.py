@@ -458,3 +458,36 @@ def test_a_second_thread_starts_nothing_twice() -> None:
     asking: Any = SerialEnv(1, lambda: asking.observation_spec)
     with pytest.raises(RuntimeError, match=r"^start: refused while a start is under way"):
         asking.reset()
+
+
+# ---------------------------------------------------------------- states
+
+
+class Saves(CountingTensorDictEnv):
+    """Tells its state, a lock in it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"t": self.t, "deep": {"lock": threading.Lock()}}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        assert state_dict["deep"]["lock"] is None
+        self.t = state_dict["t"]
+
+
+def test_states_of_tensordict_envs_go_through_without_their_locks(batched_env: Any) -> None:
+    """One an env, or one for all."""
+    env = batched_env(2, [lambda: Saves(0, (9,)), lambda: Saves(1, (9,))])
+    td = env.rand_action(env.reset()).set("_step", torch.tensor([True, False]))
+    env.step(td)
+    state = pickle.loads(pickle.dumps(env.state_dict()))
+    assert state == {f"worker{row}": {"t": 1 - row, "deep": {"lock": None}} for row in range(2)}
+    env.reset()
+    assert env.t == [0, 0]
+    env.load_state_dict(state)
+    assert env.t == [1, 0]
+    env.load_state_dict(state["worker0"])
+    assert env.t == [1, 1]
+    for wrong, error in (({"worker0": {}}, KeyError), ({**state, "worker2": {}}, KeyError), (3, TypeError)):
+        with pytest.raises(error, match="state_dict: got"):
+            env.load_state_dict(wrong)
+    env.close()

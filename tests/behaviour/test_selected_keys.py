@@ -144,6 +144,24 @@ def test_infos_can_be_left_out(batched_env: Any) -> None:
     env.close()
 
 
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"excluded_keys": [("info", "t"), ("info", "nested")]}, {("begun",), ("final",)}),
+        ({"selected_keys": ["action", ("info", "nested", "half")]}, {("nested", "half")}),
+        ({"excluded_keys": [("info", "final"), ("info", "_mask")]}, {("begun",), ("t",), ("nested", "half")}),
+    ],
+    ids=str,
+)
+def test_an_info_goes_with_its_mask(batched_env: Any, options: dict[str, Any], shown: set[Key]) -> None:
+    env = batched_env(2, lambda: GymEnv(CountingEnv, info="auto"), **options)
+    masks = set() if ("info", "_mask") in options.get("excluded_keys", ()) else {("_mask", *key) for key in shown}
+    assert paths(env.full_observation_spec["info"]) == shown | masks
+    check_env_specs(env)
+    assert {*leaves_of(env.rollout(3)["next", "info"])} == shown | masks
+    env.close()
+
+
 def test_unlike_envs_leave_out_what_each_has(batched_env: Any) -> None:
     env = batched_env(2, [lambda: TaskEnv(0), lambda: TaskEnv(1)], excluded_keys=["of_task_1", "reward"])
     stepped = env.rand_step(env.reset())

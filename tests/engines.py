@@ -82,3 +82,6 @@ ENGINES = (
 
 OWN = Engine("own-EnvBase-3", (3,), own)
 """No engine, but an env that keeps the same contract."""
+
+BATCHED_ENVS = (SerialEnv,)
+"""The classes of batches: what later ones add is one line."""

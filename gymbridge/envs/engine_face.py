@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -76,6 +77,10 @@ class EngineFace(ABC):
     @abstractmethod
     def on(self, device: torch.device) -> EngineFace:
         """The same engine's face on another device."""
+
+    def copying(self) -> AbstractContextManager[None]:
+        """A context in which what is returned is the caller's own, whatever was chosen."""
+        return nullcontext()
 
     # ---------------------------------------------------------------- the four rounds
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from engines import ENGINES, OWN, Engine
+from engines import BATCHED_ENVS, ENGINES, OWN, Engine
 from tensordict_engines import ALONE, BATCHES, TensorDictEngine
 
 
@@ -19,6 +21,12 @@ def batch(request: pytest.FixtureRequest) -> Engine:
     """Each engine that has a batch dim."""
     engine: Engine = request.param
     return engine
+
+
+@pytest.fixture(params=BATCHED_ENVS, ids=lambda kind: kind.__name__, scope="session")
+def batched_env(request: pytest.FixtureRequest) -> Any:
+    """Each class of batches of envs, for what its arguments do."""
+    return request.param
 
 
 @pytest.fixture(params=[*ENGINES, OWN], ids=str, scope="session")

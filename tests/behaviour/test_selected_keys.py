@@ -151,7 +151,7 @@ def test_infos_can_be_left_out(batched_env: Any) -> None:
         ({"selected_keys": ["action", ("info", "nested", "half")]}, {("nested", "half")}),
         ({"excluded_keys": [("info", "final"), ("info", "_mask")]}, {("begun",), ("t",), ("nested", "half")}),
     ],
-    ids=str,
+    ids=["two left out", "one kept", "a mask left out"],
 )
 def test_an_info_goes_with_its_mask(batched_env: Any, options: dict[str, Any], shown: set[Key]) -> None:
     env = batched_env(2, lambda: GymEnv(CountingEnv, info="auto"), **options)

@@ -14,7 +14,7 @@ from gymbridge.envs.spec_access import FullSpecAttribute, LeafSpecAttribute
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordicts import entry, tensordict_of
 from gymbridge.envs.transitions import NextRoot
-from gymbridge.specs import Binary, Composite
+from gymbridge.specs import Binary, Composite, StackedComposite
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -108,7 +108,7 @@ class EnvSpecs:
             )
         if kind == "done":
             spec = _with_every_flag(spec)
-        self._specs[kind] = spec if self._device is None else spec.to(self._device)
+        self._specs[kind] = spec.clone() if self._device is None else spec.to(self._device).clone()
         self._plan = None
 
     @property
@@ -170,7 +170,7 @@ class EnvSpecs:
     @property
     def action_key(self) -> NestedKey:
         """Key of the first action."""
-        return self.action_keys[0]
+        return _first("action", self.action_keys)
 
     @property
     def reward_keys(self) -> list[NestedKey]:
@@ -180,7 +180,7 @@ class EnvSpecs:
     @property
     def reward_key(self) -> NestedKey:
         """Key of the first reward."""
-        return self.reward_keys[0]
+        return _first("reward", self.reward_keys)
 
     @property
     def done_keys(self) -> list[NestedKey]:
@@ -264,12 +264,20 @@ def fake_tensordict(
     return zeros("state", "observation", "done", "action").set("next", following)
 
 
+def _first(kind: str, keys: list[NestedKey]) -> NestedKey:
+    if not keys:
+        raise KeyError(f"{kind}_key: the env has no {kind}, its {kind}_keys are empty")
+    return keys[0]
+
+
 def _with_every_flag(spec: Composite) -> Composite:
     """A done spec with all three flags in each group: one that is missing looks like one that is there.
 
     Raises:
         ValueError: another key, or no flag at all.
     """
+    if isinstance(spec, StackedComposite):  # of envs, whose flags are complete, each in groups of its own
+        return spec
     complete = spec.clone()
     groups: dict[tuple[str, ...], list[str]] = {}
     for key in spec.keys(True, True):

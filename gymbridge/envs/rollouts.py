@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
-from gymbridge.envs.tensordicts import dense_stack, leaf_paths, picked_rows, row_of
+from gymbridge.envs.tensordicts import dense_stack, densified, leaf_paths, picked_rows, row_of
 
 if TYPE_CHECKING:
     from gymbridge.envs.base import EnvBase
@@ -176,7 +176,7 @@ def _require_room(env: EnvBase, out: TensorDictBase, lead: torch.Size, max_steps
     size = [*out.batch_size]
     if size[:-1] != [*lead] or size[-1:] < [max_steps]:
         raise ValueError(f"out: got batch size {size}, expected {[*lead, max_steps]}")
-    fake = env.fake_tensordict()
+    fake = densified(env.fake_tensordict())
     pairs = [(fake, out)]
     if isinstance(fake, LazyStackedTensorDict):
         if not _has_rows(out):
@@ -275,6 +275,8 @@ def _stack(steps: list[TensorDictBase], dim: int, contiguous: bool, out: TensorD
         stacked = dense_stack(steps, dim) if contiguous else LazyStackedTensorDict(*steps, stack_dim=dim)
     except ValueError as error:
         raise ValueError(f"step {error}: steps that differ are stacked with return_contiguous=False only") from None
+    if contiguous:
+        stacked = densified(stacked)
     if out is not None:
         if len(steps) < out.batch_size[dim]:
             out = out[(slice(None),) * dim + (slice(len(steps)),)]

@@ -18,7 +18,8 @@ from gymbridge.envs.selection import ALL_KEYS, Selection
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordict_host import RowInputs, TensorDictEnvDescription
 from gymbridge.envs.tensordicts import Assembler, dense_stack, entry, leaf_paths, picked_rows, row_of, versions
-from gymbridge.specs import Composite, stack_specs
+from gymbridge.errors import SpecError
+from gymbridge.specs import Composite, OneHot, stack_specs
 
 __all__ = ["TensorDictFace"]
 
@@ -43,7 +44,6 @@ class TensorDictFace(EngineFace):
     """
 
     may_have_extras = True
-    steps_after_the_end = True
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class TensorDictFace(EngineFace):
     ):
         envs = [description.specs for description in engine.descriptions]
         super().__init__(engine, torch.Size((len(envs), *_common_batch_size(envs))))
+        self.waits_for_reset = [description.is_gym_env for description in engine.descriptions]
         self._device = device
         self._selection = selection
         self._share_individual_td = share_individual_td
@@ -81,13 +82,20 @@ class TensorDictFace(EngineFace):
         self._required_keys = tuple((key,) if isinstance(key, str) else key for key, _ in first._spec_plan.required)
         self._devices_differ = len({env.device for env in envs}) > 1
         self._root_flags = {*leaf_keys(first.full_done_spec)}
-        sizes = {
-            key: torch.Size((len(envs), *size))
-            for kind in ("observation", "done")
-            for key, size in group_sizes(first._spec_of(kind)).items()
-        }
+        self._one_hot_actions = [
+            [
+                (key, env.full_action_spec[key])
+                for key in leaf_keys(env.full_action_spec)
+                if isinstance(env.full_action_spec[key], OneHot)
+            ]
+            for env in self._envs
+        ]
+        self._emptied = [
+            [key for key in self._sizes_of_groups(row, everything=True) if key not in self._sizes_of_groups(row)]
+            for row in range(len(envs))
+        ]
         shown = [key for key in self._root_keys[0] if key not in self._left_out[0]]
-        self._assemble_root = Assembler(shown, self.batch_size, device, sizes)
+        self._assemble_root = Assembler(shown, self.batch_size, device, self._sizes_of_groups(0, "observation", "done"))
         self._last: dict[int, OutputRow | TensorDictBase] = {}
         self._last_outputs = OutputRows()
         self._own_next: dict[str, tuple[torch.Tensor, int]] = {}
@@ -107,6 +115,14 @@ class TensorDictFace(EngineFace):
             chosen = [spec.to(self._device) for spec in chosen]
         stacked: Composite = stack_specs(chosen, 0)
         return stacked
+
+    def _sizes_of_groups(self, row: int, *kinds: str, everything: bool = False) -> dict[Key, torch.Size]:
+        """The groups in what an env gives and their batch sizes in a batch, without those of which nothing is left."""
+        sizes: dict[Key, torch.Size] = {}
+        for kind in kinds or ("observation", "reward", "done"):
+            spec = self._envs[row]._spec_of(kind)
+            sizes |= group_sizes(spec if everything or kind == "done" else self._selection.of(spec))
+        return {key: torch.Size((*self.batch_size[:1], *size)) for key, size in sizes.items()}
 
     # ---------------------------------------------------------------- what the envs are given
 
@@ -200,6 +216,9 @@ class TensorDictFace(EngineFace):
         plan = self._envs[row]._spec_plan
         try:
             plan.require_inputs(given)
+            for key, spec in self._one_hot_actions[row]:
+                if faults := spec.faults(given.get(key), key):
+                    raise SpecError("; ".join(faults))
         except (KeyError, TypeError, ValueError) as error:
             error.args = (f"env {row}: {error.args[0]}", *error.args[1:])
             raise
@@ -223,7 +242,15 @@ class TensorDictFace(EngineFace):
         return masks if any(row is not None and row.any() for row in masks) else None
 
     def _require_own(self, tensordict: TensorDictBase | None) -> None:
-        if tensordict is None or not self.is_dense:
+        if tensordict is None:
+            return
+        if not self.is_dense:
+            for row, env in enumerate(self._envs):
+                try:
+                    _require_shown(row_of(tensordict, row), env)
+                except (TypeError, ValueError) as error:
+                    error.args = (f"env {row}: {error.args[0]}",)
+                    raise
             return
         for kind in ("observation", "done"):
             for key, spec in self.specs[kind].items(True, True):
@@ -317,7 +344,7 @@ class TensorDictFace(EngineFace):
         found = self._assemblers.get(layout)
         if found is None:
             keys = [key for key in layout.keys if key not in self._left_out[0]]
-            assemble = layout.reader.assembler(keys, self.batch_size, self._device)
+            assemble = Assembler(keys, self.batch_size, self._device, self._sizes_of_groups(0))
             found = self._assemblers[layout] = ([layout.position[key] for key in keys], assemble)
         return found
 
@@ -404,7 +431,7 @@ class TensorDictFace(EngineFace):
         """The rows of all envs as one TensorDict."""
         for row, left_out in enumerate(self._left_out):
             if left_out:
-                rows[row] = rows[row].exclude(*left_out)
+                rows[row] = rows[row].exclude(*left_out, *self._emptied[row])
         if self._moves:
             rows = [row.to(self._device) for row in rows]
         if not self.is_dense:
@@ -444,3 +471,12 @@ def _common_batch_size(envs: Sequence[EnvSpecs]) -> torch.Size:
                 f"env {row}: got batch size {[*env.batch_size]}, expected {[*envs[0].batch_size]} as env 0 has it"
             )
     return envs[0].batch_size
+
+
+def _require_shown(tensordict: TensorDictBase, env: EnvSpecs) -> None:
+    """Refuses observations and flags of one env that it could not keep."""
+    for spec in (env.full_observation_spec, env.full_done_spec):
+        for key, leaf in spec.items(True, True):
+            value = tensordict.get(key, None)
+            if value is not None:
+                require_like(key, value, leaf, tensordict)

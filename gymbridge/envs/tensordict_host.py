@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from tensordict import TensorDictBase
@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.env_state import without_locks
-from gymbridge.engine.failures import fail_rows
+from gymbridge.engine.failures import fail_rows, unmarked
 from gymbridge.engine.gym_host import close_all
 from gymbridge.engine.host import Report
 from gymbridge.engine.layout import Leaf
@@ -40,7 +40,7 @@ class TensorDictHostOptions:
 
     def describe(self, env: EnvBase) -> TensorDictEnvDescription:
         """What an env says of itself."""
-        return TensorDictEnvDescription(EnvSpecs.of(env))
+        return TensorDictEnvDescription(EnvSpecs.of(env), _is_gym_env(env))
 
     def host(self, envs: Sequence[EnvBase], block: Block) -> TensorDictHost:
         """The host that runs the envs; of the block it uses the control bytes."""
@@ -49,9 +49,15 @@ class TensorDictHostOptions:
 
 @dataclass(frozen=True)
 class TensorDictEnvDescription:
-    """The specs of one TensorDict env; its rows have no leaves in the block."""
+    """The specs of one TensorDict env; its rows have no leaves in the block.
+
+    Attributes:
+        specs: of the env.
+        is_gym_env: it is a gymnasium env in a ``GymEnv``.
+    """
 
     specs: EnvSpecs
+    is_gym_env: bool = False
     input_leaves: tuple[Leaf, ...] = ()
     next_leaves: tuple[Leaf, ...] = ()
     root_leaves: tuple[Leaf, ...] = ()
@@ -170,7 +176,7 @@ class TensorDictHost:
         return steps
 
     def _fail(self, row: int, error: Exception, report: Report) -> None:
-        report.errors[row] = error
+        report.errors[row] = unmarked(error) if _is_gym_env(self.envs[row]) else error
         self._state[row] = RowState.FAILED
 
     def _step(self, row: int, given: Any, mask: torch.Tensor | None) -> OutputRow:
@@ -224,7 +230,7 @@ class TensorDictHost:
     def attribute(self, row: int, name: str) -> Any:
         """See :class:`~gymbridge.engine.host.Host`; of a gymnasium env in a ``GymEnv`` it is that one's first."""
         env = self.envs[row]
-        if isinstance(env, EngineEnv) and not env.batch_size:
+        if _is_gym_env(env):
             try:
                 return env.engine.attribute(0, name)
             except AttributeError:
@@ -234,7 +240,7 @@ class TensorDictHost:
     def set_attribute(self, row: int, name: str, value: Any) -> None:
         """See :class:`~gymbridge.engine.host.Host`."""
         env = self.envs[row]
-        if isinstance(env, EngineEnv) and not env.batch_size:
+        if _is_gym_env(env):
             env.engine.set_attribute(0, name, value)
         else:
             setattr(env, name, value)
@@ -259,9 +265,17 @@ class TensorDictHost:
         return state
 
     def load_state(self, row: int, state: Mapping[str, Any]) -> None:
-        """See :class:`~gymbridge.engine.host.Host`."""
-        self.envs[row].load_state_dict(state)
+        """See :class:`~gymbridge.engine.host.Host`; a gymnasium env's row stands where that does then."""
+        env = self.envs[row]
+        env.load_state_dict(state)
+        if _is_gym_env(env):
+            self._state[row] = env.engine.block.state[0]
 
     def close(self) -> None:
         """See :class:`~gymbridge.engine.host.Host`."""
         close_all(self.envs)
+
+
+def _is_gym_env(env: EnvBase) -> TypeGuard[EngineEnv]:
+    """Whether it is one gymnasium env in a ``GymEnv``."""
+    return isinstance(env, EngineEnv) and not env.batch_size

@@ -21,6 +21,7 @@ from tensordict import (
 __all__ = [
     "Assembler",
     "dense_stack",
+    "densified",
     "entry",
     "fill",
     "flattened",
@@ -170,12 +171,30 @@ def dense_stack(tensordicts: Sequence[TensorDictBase], dim: int) -> TensorDictBa
         if isinstance(value, TensorDictBase) and not is_leaf_nontensor(type(value)):
             stacked.set(key, dense_stack(values, dim))
             continue
+        if isinstance(value, torch.Tensor) and len(dtypes := {part.dtype for part in values}) > 1:
+            raise ValueError(f"{key}: dtypes {dtypes} differ")
         try:
             stacked.set(key, torch.stack(values, dim))
         except RuntimeError as error:
             shapes = [[*part.shape] for part in values]
             raise ValueError(f"{key}: shapes {shapes} differ") from error
     return stacked
+
+
+def densified(tensordict: TensorDictBase) -> TensorDictBase:
+    """A lazy stack along the first dim as a dense TensorDict, if its rows agree; else as it is.
+
+    Example:
+        >>> lazy = LazyStackedTensorDict(TensorDict(x=torch.zeros(2)), TensorDict(x=torch.ones(2)))
+        >>> type(densified(lazy)).__name__
+        'TensorDict'
+    """
+    if not isinstance(tensordict, LazyStackedTensorDict) or tensordict.stack_dim:
+        return tensordict
+    try:
+        return dense_stack(tensordict.tensordicts, 0)
+    except ValueError:
+        return tensordict
 
 
 def fill(tensordict: TensorDictBase, others: TensorDictBase) -> None:

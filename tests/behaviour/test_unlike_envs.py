@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,16 +13,18 @@ import numpy as np
 import pytest
 import torch
 from by_hand import assert_equal, is_lazy
+from gymnasium.error import ResetNeeded
 from hypothesis import given
 from hypothesis import strategies as st
-from tensordict import TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict_engines import BATCHES, TensorDictEngine
 from tensordict_oracle import leaves_of
 from tensordict_programs import QUICK, run_a_program
-from tensordict_zoo import CountingTensorDictEnv, DynamicShapeEnv, NestedEnv, StringsEnv, TaskEnv
+from tensordict_zoo import CountingTensorDictEnv, DynamicShapeEnv, NestedEnv, OnlyGroupsEnv, StringsEnv, TaskEnv
 from zoo import CountingEnv, DictEnv
 
 from gymbridge.envs import EnvBase, GymEnv, check_env_specs, step_mdp
+from gymbridge.errors import EnvOutputError, SpecError
 
 Makers = Sequence[Callable[[], EnvBase]]
 
@@ -338,3 +341,71 @@ def test_buffers_change_no_value_and_warn_where_there_can_be_none(
         each.close()
     assert_equal(results[1][:, 0], results[0][:, 0])
     assert_equal(results[1][:, -1], results[0][:, -1])
+
+
+# ---------------------------------------------------------------- gymnasium envs among others
+
+
+def test_a_gymnasium_env_that_ended_is_named_before_any_env_is_stepped(batched_env: Any) -> None:
+    env = batched_env(2, [lambda: CountingTensorDictEnv(0), lambda: GymEnv(CountingEnv, lengths=[1])])
+    td = env.step_mdp(env.rand_step(env.reset()))
+    counts = [one.t for one in env.engine.envs[:1]]
+    with pytest.raises(ResetNeeded, match=r"envs \[1\] ended their episode"):
+        env.step(env.rand_action(td))
+    assert [one.t for one in env.engine.envs[:1]] == counts
+    env.step(env.rand_action(env.reset(td.set("_reset", mask(2, 1)))))
+    env.close()
+
+
+def test_a_one_hot_action_without_a_choice_is_named_before_any_env_is_stepped(batched_env: Any) -> None:
+    env = batched_env(2, UNLIKE["options"])
+    td = env.rand_action(env.reset())
+    rows = [*td.unbind(0)]
+    rows[1]["action"] = torch.zeros(3, dtype=torch.bool)
+    with pytest.raises(SpecError, match=r"env 1: 'action': .*exactly one"):
+        env.step(LazyStackedTensorDict(*rows, stack_dim=0))
+    env.step(env.rand_action(td))  # no env has failed
+    env.close()
+
+
+def test_an_error_of_a_gymnasium_env_has_the_marks_of_its_row_alone(batched_env: Any) -> None:
+    class Wrong(CountingEnv):
+        def step(self, action: Any) -> Any:
+            return self._observation(0).astype("float64"), 0.0, False, False, {}
+
+    env = batched_env(2, [lambda: CountingTensorDictEnv(0), Wrong])
+    with pytest.raises(EnvOutputError) as raised:
+        env.rand_step(env.reset())
+    assert str(raised.value).startswith("env 1: observation")
+    assert raised.value.env_index == 1  # type: ignore[attr-defined]
+    if sys.version_info >= (3, 11):
+        assert raised.value.__notes__ == ["raised by env 1"]
+    env.close()
+
+
+def test_flags_at_the_root_stand_beside_flags_in_groups(batched_env: Any) -> None:
+    env = batched_env(2, [lambda: CountingTensorDictEnv(0), lambda: OnlyGroupsEnv(1)])
+    check_env_specs(env)
+    td, root = env.reset(), None
+    for _ in range(6):
+        td, root = env.step_and_maybe_reset(env.rand_action(td if root is None else root))
+    rows = root.unbind(0)
+    assert not rows[0]["done"].any()
+    assert not rows[1]["agents", "done"].any()
+    assert env.rollout(4, break_when_any_done=False).batch_size == (2, 4)
+    assert env.rollout(9).shape[-1] < 9  # a flag of either ends it
+    env.close()
+
+
+def test_a_group_of_which_nothing_is_selected_is_gone(batched_env: Any) -> None:
+    env = batched_env(2, NestedEnv, selected_keys=[("robot", "torque"), "clock"])
+    check_env_specs(env)
+    assert "robot" not in env.rand_step(env.reset())["next"].keys()
+    env.close()
+
+
+def test_specs_given_to_two_envs_are_each_ones_own() -> None:
+    first, second = CountingTensorDictEnv(0), CountingTensorDictEnv(1)
+    second.observation_spec = first.observation_spec
+    first.set_spec_lock_()
+    assert not second.observation_spec.is_locked

@@ -115,8 +115,9 @@ class TensorDictHost:
         report = Report()
         report.resets = OutputRows()
         try:
-            steps = self._whole_step(inputs, report) if self._stacks and ops in self._whole_steps else None
-            if steps is None:
+            if self._stacks and ops in self._whole_steps:
+                steps = self._whole_step(inputs, report)
+            else:
                 steps = self._row_by_row(ops, inputs, reset_kwargs, report)
             report.steps, resets = steps, report.resets
             for row in steps.ended():
@@ -132,8 +133,8 @@ class TensorDictHost:
             raise
         return report
 
-    def _whole_step(self, inputs: RowInputs, report: Report) -> OutputRows | None:
-        """Steps all envs, whose outputs are checked together; row by row where that cannot be."""
+    def _whole_step(self, inputs: RowInputs, report: Report) -> OutputRows:
+        """Steps all envs, whose outputs are checked together, or each by itself where that cannot be."""
         made: list[Any] = []
         for row, (env, given) in enumerate(zip(self.envs, inputs.given, strict=True)):
             try:

@@ -122,16 +122,13 @@ class EngineFace(ABC):
         return following
 
     def step_and_maybe_reset(
-        self,
-        tensordict: TensorDictBase,
-        mask: torch.Tensor | None,
-        reset_kwargs: Sequence[Mapping[str, Any]] | None = None,
+        self, tensordict: TensorDictBase, mask: torch.Tensor | None
     ) -> tuple[TensorDictBase, TensorDictBase]:
         """Steps the envs that the mask picks and resets those that ended: ``next``, and the root after it."""
         ops, idle = self._picked(self._step_and_maybe_reset_all, mask)
         if mask is not None:
             self._require_own(tensordict)
-        report = self._run(tensordict, mask, ops, reset_kwargs)
+        report = self._run(tensordict, mask, ops)
         try:
             untouched = self._untouched(idle, report)
             following = self._next_of(tensordict, untouched, report)
@@ -156,19 +153,13 @@ class EngineFace(ABC):
             self._fail(self._stepped(tensordict, shown), report)
         return shown
 
-    def _run(
-        self,
-        tensordict: TensorDictBase,
-        mask: torch.Tensor | None,
-        ops: bytes,
-        reset_kwargs: Sequence[Mapping[str, Any]] | None = None,
-    ) -> Report:
+    def _run(self, tensordict: TensorDictBase, mask: torch.Tensor | None, ops: bytes) -> Report:
         states = bytes(self._block.state)
         if states != self._all_running:
             self._require_steppable(ops, states)
         if not any(ops):
             return NOTHING
-        return self.engine.run(ops, self._step_inputs(tensordict, mask, ops), reset_kwargs)
+        return self.engine.run(ops, self._step_inputs(tensordict, mask, ops))
 
     # ---------------------------------------------------------------- what stands in a stepped TensorDict
 
@@ -192,12 +183,18 @@ class EngineFace(ABC):
             with_next: something may stand under ``next`` that the envs have nothing to say about.
         """
         if isinstance(tensordict, LazyStackedTensorDict):
-            rows = [(row_of(tensordict, row), row_of(root, row)) for row in range(len(tensordict.tensordicts))]
-            carried = []
-            for row, (given, own) in enumerate(rows):
-                carried.append(_carried(self.row_plan(row), given, own, None if mask is None else mask[row], True))
-            return LazyStackedTensorDict(*carried, stack_dim=0)
-        return _carried(self.plan, tensordict, root, mask, with_next)
+            rows = [
+                _carried(
+                    self.row_plan(row),
+                    row_of(tensordict, row),
+                    row_of(root, row),
+                    None if mask is None else mask[row],
+                    with_next=True,
+                )
+                for row in range(self.engine.num_envs)
+            ]
+            return LazyStackedTensorDict(*rows, stack_dim=0)
+        return _carried(self.plan, tensordict, root, mask, with_next=with_next)
 
     def row_plan(self, row: int) -> SpecPlan:
         """What follows from the specs of a row's env."""
@@ -298,7 +295,7 @@ class EngineFace(ABC):
 
 
 def _carried(
-    plan: SpecPlan, tensordict: TensorDictBase, root: TensorDictBase, mask: torch.Tensor | None, with_next: bool
+    plan: SpecPlan, tensordict: TensorDictBase, root: TensorDictBase, mask: torch.Tensor | None, *, with_next: bool
 ) -> TensorDictBase:
     if with_next:
         plan.next_root.carry(entry(tensordict, "next"), root)

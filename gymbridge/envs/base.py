@@ -192,7 +192,7 @@ class EnvBase(EnvSpecs, ABC):
         """
         self._require_ready("step", tensordict)
         following = self._next(tensordict, self._mask(tensordict, "_step"))
-        return put_next(tensordict, following, entry(tensordict, "next"), self._spec_plan.groups.nested)
+        return put_next(tensordict, following, self._spec_plan.groups.nested)
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Steps the env and resets those envs of a batch whose episode ended in this step.
@@ -255,7 +255,7 @@ class EnvBase(EnvSpecs, ABC):
         """A step of the envs that the mask picks, and a reset of those that ended in it."""
         groups = self._spec_plan.groups
         following = self._next(tensordict, mask)
-        tensordict = put_next(tensordict, following, entry(tensordict, "next"), groups.nested)
+        tensordict = put_next(tensordict, following, groups.nested)
         root = self.step_mdp(tensordict)
         ended = groups.ended(following)
         if mask is not None:

@@ -160,9 +160,9 @@ class EngineEnv(OneCallAtATime, EnvBase):
     def _advance(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> tuple[TensorDictBase, TensorDictBase]:
         face = self._face
         following, root = face.step_and_maybe_reset(tensordict, mask)
-        preset = entry(tensordict, "next")
-        put_next(tensordict, following, preset, face.groups.nested)
-        return tensordict, face.carry(tensordict, root, mask, with_next=preset is not None or face.may_have_extras)
+        with_next = face.may_have_extras or entry(tensordict, "next") is not None
+        put_next(tensordict, following, face.groups.nested)
+        return tensordict, face.carry(tensordict, root, mask, with_next=with_next)
 
     def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         """See :meth:`EnvBase.step_mdp`."""

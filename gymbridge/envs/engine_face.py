@@ -263,7 +263,7 @@ class EngineFace(ABC):
         return failed
 
     def _stepped(self, tensordict: TensorDictBase, following: TensorDictBase) -> TensorDictBase:
-        return put_next(tensordict.copy(), following, entry(tensordict, "next"), self.groups.nested)
+        return put_next(tensordict.copy(), following, self.groups.nested)
 
     def _fail(self, result: TensorDictBase, report: Report) -> None:
         """Keeps what the other envs gave and raises what an env raised."""

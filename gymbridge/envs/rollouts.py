@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
+from gymbridge.envs.inputs import DeviceLike
 from gymbridge.envs.tensordicts import dense_stack, densified, leaf_paths, picked_rows, row_of
 
 if TYPE_CHECKING:
     from gymbridge.envs.base import EnvBase
 
 __all__ = ["rollout"]
-
-DeviceLike: TypeAlias = torch.device | str | int
 
 
 def rollout(

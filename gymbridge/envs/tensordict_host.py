@@ -206,7 +206,7 @@ class TensorDictHost:
         """Resets a row, or those envs of its own batch, whose episode has just ended."""
         env, groups = self.envs[row], self._read_step[row].groups
         following = step.completed()
-        root = env.step_mdp(put_next(inputs.root(row), following, None))
+        root = env.step_mdp(put_next(inputs.root(row), following))
         ended, mask = groups.ended(following), inputs.mask(row)
         groups.put_resets(root, ended if mask is None else ended & mask.to(ended.device))
         return self._reset(row, root, env._mask(root, "_reset"), kwargs)

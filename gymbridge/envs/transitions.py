@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase, is_leaf_nontensor
 
+from gymbridge.envs.inputs import NestedKey
 from gymbridge.envs.tensordicts import entry, fill, leaf_paths, own, picked_rows, put_entry, row_of, tensordict_of
 from gymbridge.specs import Composite
 
 __all__ = ["NextRoot", "keep_asleep", "put_first", "put_next", "step_mdp"]
 
-NestedKey: TypeAlias = str | tuple[str, ...]
-
-
-_ROOT_MASKS: Sequence[NestedKey] = (("_reset",), ("_step",))
-
 
 def put_first(
-    tensordict: TensorDictBase, first: TensorDictBase, mask_keys: Sequence[NestedKey] = _ROOT_MASKS[:1]
+    tensordict: TensorDictBase, first: TensorDictBase, mask_keys: Sequence[tuple[str, ...]]
 ) -> TensorDictBase:
     """What a reset was given, without its masks and ``next``, with what it gave; a new TensorDict."""
     if isinstance(first, LazyStackedTensorDict):
@@ -44,10 +39,7 @@ def _put_leaves(tensordict: TensorDictBase, others: TensorDictBase) -> None:
 
 
 def put_next(
-    tensordict: TensorDictBase,
-    following: TensorDictBase,
-    preset: TensorDictBase | None,
-    groups: Iterable[tuple[str, ...]] = (),
+    tensordict: TensorDictBase, following: TensorDictBase, groups: Iterable[tuple[str, ...]] = ()
 ) -> TensorDictBase:
     """Sets ``"next"`` over what was there, of which it keeps the other keys, and takes the masks out.
 
@@ -56,8 +48,9 @@ def put_next(
     """
     if isinstance(tensordict, LazyStackedTensorDict):
         for row, own in enumerate(tensordict.tensordicts):
-            put_next(own, row_of(following, row), entry(own, "next"), groups)
+            put_next(own, row_of(following, row), groups)
         return tensordict
+    preset = entry(tensordict, "next")
     if preset is not None:
         fill(following, preset)
     if entry(tensordict, "_step") is not None:

@@ -245,7 +245,8 @@ class EnvBase(EnvSpecs, ABC):
         if mask is not None and not mask.any():
             return self._shown(tensordict).update(self._zeros(tensordict))
         self._spec_plan.require_inputs(tensordict, self._lead(tensordict))
-        following = self._completed("_step", self._step(self._inputs(tensordict, mask)), tensordict)
+        given = self._with_mask(self._spec_plan.inputs_of(tensordict), "_step", mask)
+        following = self._completed("_step", self._step(given), tensordict)
         if mask is None:
             self._latest = with_entries(following, {})
             return following
@@ -287,10 +288,6 @@ class EnvBase(EnvSpecs, ABC):
             zero["info"] = self.full_observation_spec["info"].zero(lead)
         zeros: TensorDictBase = zero
         return zeros
-
-    def _inputs(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
-        """What reaches the env, and its mask."""
-        return self._with_mask(self._spec_plan.inputs_of(tensordict), "_step", mask)
 
     def _with_mask(self, given: TensorDictBase, name: str, mask: torch.Tensor | None) -> TensorDictBase:
         """What an env is given, with its mask ``[*B]``; without one, where every env is picked."""
@@ -355,7 +352,7 @@ class EnvBase(EnvSpecs, ABC):
             What stands under ``"next"``, as tensors of its own, without the reward; and the keys of the root that the
             env has nothing to say about. See :func:`gymbridge.envs.step_mdp` for more choice.
         """
-        return self._next_root(next_tensordict)
+        return self._spec_plan.next_root(next_tensordict)
 
     # ---------------------------------------------------------------- what a caller must not do
 

@@ -119,10 +119,6 @@ class EnvSpecs:
         return self._plan
 
     @property
-    def _next_root(self) -> NextRoot:
-        return self._spec_plan.next_root
-
-    @property
     def input_spec(self) -> Composite:
         """What the env reads: ``full_action_spec`` and ``full_state_spec``."""
         return Composite(
@@ -198,7 +194,7 @@ class SpecPlan:
 
     Attributes:
         required: key and spec of what a step has to be given: actions and states.
-        inputs: keys of what reaches the env: actions, states, what stands under ``"next"`` at a key of the specs, and
+        optional: keys of what reaches the env beside these: what stands under ``"next"`` at a key of the specs, and
             masks of groups.
         names: keys of actions and states, where all stand at the root, else None.
         groups: the groups of end-of-episode flags.
@@ -210,19 +206,17 @@ class SpecPlan:
         observations, rewards, flags = env.full_observation_spec, env.full_reward_spec, env.full_done_spec
         states = env.full_state_spec
         self.required = [*env.full_action_spec.items(True, True), *states.items(True, True)]
-        preset = [
-            ("next", *((key,) if isinstance(key, str) else key))
-            for spec in (observations, rewards, flags, states)
-            for key in spec.keys(True, True)
-        ]
-        self.inputs = [*(key for key, _ in self.required), *preset]
         names = [key for key, _ in self.required]
         self.names = (
             [key for key in names if isinstance(key, str)] if all(isinstance(key, str) for key in names) else None
         )
         self.groups = DoneGroups(flags)
         self.group_sizes = group_sizes(observations) | group_sizes(flags)
-        self.inputs += [(*path, "_step") for path in self.groups.nested]
+        self.optional = [
+            *(("next", *key) for spec in (observations, rewards, flags, states) for key in leaf_keys(spec)),
+            *((*path, "_step") for path in self.groups.nested),
+        ]
+        self._inputs = [*names, *self.optional]
         self.next_root = NextRoot(observations, env.full_action_spec, rewards, flags)
 
     def require_inputs(self, tensordict: TensorDictBase, lead: torch.Size = _NO_LEAD) -> None:
@@ -246,7 +240,7 @@ class SpecPlan:
                 {name: entry(tensordict, name) for name in self.names}, tensordict.batch_size, tensordict.device
             )
             return given
-        return tensordict.select(*self.inputs, strict=False)
+        return tensordict.select(*self._inputs, strict=False)
 
 
 def fake_tensordict(

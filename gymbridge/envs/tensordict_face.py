@@ -193,8 +193,7 @@ class TensorDictFace(EngineFace):
         keys = self._required_keys
         preset = entry(tensordict, "next")
         if plan.groups.nested or (preset is not None and not self._is_own(preset)):
-            paths = [(key,) if isinstance(key, str) else key for key in plan.inputs[len(keys) :]]
-            keys = (*keys, *(key for key in paths if tensordict.get(key, None) is not None))
+            keys = (*keys, *(key for key in plan.optional if tensordict.get(key, None) is not None))
         device = self._row_device[0]
         leaves = [tensordict.get(key) if len(key) > 1 else entry(tensordict, key[0]) for key in keys]
         if self._moves and device is not None:

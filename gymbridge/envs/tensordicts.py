@@ -27,7 +27,6 @@ __all__ = [
     "flattened",
     "leaf_paths",
     "non_tensor",
-    "own",
     "picked_rows",
     "put_entry",
     "row_of",
@@ -274,11 +273,6 @@ _NO_BATCH = torch.Size()
 _PARTS = vars(NonTensorData(""))
 _COPIES = _PARTS.keys() == {"_tensordict", "_non_tensordict", "_is_initialized"}
 """Whether a ``NonTensorData`` has the parts that :func:`non_tensor` knows of, and no others."""
-
-
-def own(value: Any) -> Any:
-    """An entry to set in another TensorDict: a group is copied, so that what is set in one is not set in the other."""
-    return value.copy() if isinstance(value, TensorDictBase) else value
 
 
 class Assembler:

@@ -8,7 +8,8 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase, is_leaf_nontensor
 
 from gymbridge.envs.inputs import NestedKey
-from gymbridge.envs.tensordicts import entry, fill, leaf_paths, own, picked_rows, put_entry, row_of, tensordict_of
+from gymbridge.envs.spec_keys import leaf_keys
+from gymbridge.envs.tensordicts import entry, fill, leaf_paths, picked_rows, put_entry, row_of, tensordict_of
 from gymbridge.specs import Composite
 
 __all__ = ["NextRoot", "keep_asleep", "put_first", "put_next", "step_mdp"]
@@ -158,9 +159,7 @@ class NextRoot:
     def __init__(self, observations: Composite, actions: Composite, rewards: Composite, flags: Composite):
         self._names = tuple(dict.fromkeys((*observations.keys(), *flags.keys())))
         self._empty = frozenset(
-            name
-            for name, part in observations.items()
-            if isinstance(part, Composite) and not [*part.keys(include_nested=True, leaves_only=True)]
+            name for name, part in observations.items() if isinstance(part, Composite) and not leaf_keys(part)
         )
         self._groups = frozenset(
             name
@@ -168,9 +167,9 @@ class NextRoot:
             for name, part in spec.items()
             if isinstance(part, Composite)
         )
-        self._nested_rewards = [key for key in rewards.keys(True, True) if not isinstance(key, str)]
-        masks = {(*key[:-1], name) for key in flags.keys(True, True) for name in ("_step", "_reset")}
-        self._left_out = frozenset(actions.keys(True, True)) | frozenset(rewards.keys(True, True)) | masks
+        self._nested_rewards = [key for key in leaf_keys(rewards) if len(key) > 1]
+        masks = {(*path, name) for *path, _ in leaf_keys(flags) for name in ("_step", "_reset")}
+        self._left_out = frozenset(masks.union(leaf_keys(actions), leaf_keys(rewards)))
         self._not_carried = frozenset(
             {"next", "_step", "_reset", "_failed"}
             | {*observations.keys(), *actions.keys(), *rewards.keys(), *flags.keys()}
@@ -208,7 +207,8 @@ class NextRoot:
                 continue
             value = source.get(name)
             if not in_group and entry(root, name) is None:
-                root.set(name, own(value))
+                # what is set in the root's copy of a group is not set in the source
+                root.set(name, value.copy() if isinstance(value, TensorDictBase) else value)
             elif isinstance(value, TensorDictBase):
                 for key in leaf_paths(value):
                     path = (name, *key)

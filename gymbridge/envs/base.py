@@ -12,7 +12,7 @@ from gymnasium.error import ClosedEnvironmentError
 from tensordict import TensorDict, TensorDictBase
 
 from gymbridge.envs.checking import output_faults
-from gymbridge.envs.env_specs import KINDS, EnvSpecs, fake_tensordict
+from gymbridge.envs.env_specs import KINDS, EnvSpecs, fake_tensordict, nothing_gained, shown_before
 from gymbridge.envs.inputs import DeviceLike, as_seed, env_device
 from gymbridge.envs.rollouts import rollout
 from gymbridge.envs.tensordicts import entry, leaf_paths, picked_rows, with_entries
@@ -282,12 +282,7 @@ class EnvBase(EnvSpecs, ABC):
 
     def _zeros(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Reward and infos of an env that was not stepped."""
-        lead = self._lead(tensordict)
-        zero = self.full_reward_spec.zero(lead)
-        if "info" in self.full_observation_spec.keys():
-            zero["info"] = self.full_observation_spec["info"].zero(lead)
-        zeros: TensorDictBase = zero
-        return zeros
+        return nothing_gained(self, self._lead(tensordict))
 
     def _with_mask(self, given: TensorDictBase, name: str, mask: torch.Tensor | None) -> TensorDictBase:
         """What an env is given, with its mask ``[*B]``; without one, where every env is picked."""
@@ -308,16 +303,10 @@ class EnvBase(EnvSpecs, ABC):
     def _shown(self, tensordict: TensorDictBase | None, lead: torch.Size | None = None) -> TensorDict:
         """Each env's observation and flags: td's where it has them, else the env's latest."""
         lead = self._lead(tensordict) if lead is None else lead
-        shown = TensorDict({}, (*lead, *self.batch_size), device=self.device)
-        for group, size in self._spec_plan.group_sizes.items():
-            shown.set(group, TensorDict({}, (*lead, *size), device=self.device))
-        for spec in (self.full_observation_spec, self.full_done_spec):
-            for key in spec.keys(True, True):
-                value = None if tensordict is None else tensordict.get(key, None)
-                if value is None and self._latest is not None and self._latest.batch_size == shown.batch_size:
-                    value = self._latest.get(key, None)
-                shown.set(key, spec[key].zero(lead) if value is None else value.clone())
-        return shown
+        latest = self._latest
+        if latest is not None and latest.batch_size != (*lead, *self.batch_size):  # of another call's dims
+            latest = None
+        return shown_before(self, tensordict, latest, lead)
 
     def _chosen(
         self, mask: torch.Tensor, picked: TensorDictBase, others: TensorDictBase, before: TensorDictBase | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,10 +18,11 @@ from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.failures import fail_rows, raise_env_error, why_not_stepped
 from gymbridge.engine.host import NOTHING, Engine, Report
 from gymbridge.envs.done_groups import DoneGroups
-from gymbridge.envs.env_specs import EnvSpecs, SpecPlan, fake_tensordict
+from gymbridge.envs.env_specs import EnvSpecs, SpecPlan, fake_tensordict, shown_leaves
+from gymbridge.envs.inputs import NestedKey, require_showable
 from gymbridge.envs.tensordicts import entry, row_of
 from gymbridge.envs.transitions import keep_asleep, put_first, put_next
-from gymbridge.specs import Composite
+from gymbridge.specs import Composite, TensorSpec
 
 __all__ = ["EngineFace"]
 
@@ -35,6 +37,7 @@ class EngineFace(ABC):
     Args:
         engine: the engine, with its block allocated.
         batch_size: that of the env.
+        device: where what is returned is to be; None leaves each leaf where it is.
 
     Attributes:
         specs: ``"observation"``, ``"action"``, ``"reward"``, ``"done"`` and ``"state"``, each a ``Composite`` with the
@@ -51,9 +54,10 @@ class EngineFace(ABC):
     may_have_extras = False
     """Whether envs may give what no spec has."""
 
-    def __init__(self, engine: Engine[Any], batch_size: torch.Size):
+    def __init__(self, engine: Engine[Any], batch_size: torch.Size, device: torch.device | None):
         self.engine = engine
         self.batch_size = batch_size
+        self._device = device
         self.partial: TensorDictBase | None = None
         self._block = engine.block
         num_rows = engine.num_envs
@@ -64,13 +68,13 @@ class EngineFace(ABC):
         self.waits_for_reset = [True] * num_rows
         """Row -> whether its env is not stepped before a first reset, and after its episode's end."""
 
-    def _take_specs(self, device: torch.device | None, specs: dict[str, Composite]) -> None:
+    def _take_specs(self, specs: dict[str, Composite]) -> None:
         """Sets what follows from the specs."""
-        self._device = device
-        described = EnvSpecs(device, self.batch_size)
+        described = EnvSpecs(self._device, self.batch_size)
         for kind, spec in specs.items():
             described._store_spec(kind, spec)
         self.specs = specs
+        self._described = described
         self.plan = described._spec_plan
         self.groups = self.plan.groups
 
@@ -233,14 +237,19 @@ class EngineFace(ABC):
         """Each env's latest observation, with reward (zero after a reset) and flags (False after one)."""
 
     @abstractmethod
-    def _require_own(self, tensordict: TensorDictBase | None) -> None:
-        """Refuses observations and flags that rows which are not picked could not keep."""
-
-    @abstractmethod
     def _shows_all(self, tensordict: TensorDictBase) -> bool:
         """Whether a TensorDict has every observation."""
 
     # ---------------------------------------------------------------- rows
+
+    def _require_own(self, tensordict: TensorDictBase | None) -> None:
+        """Refuses observations and flags that rows which are not picked could not keep."""
+        if tensordict is not None:
+            require_showable(tensordict, self._shown_leaves)
+
+    @cached_property
+    def _shown_leaves(self) -> list[tuple[NestedKey, TensorSpec]]:
+        return shown_leaves(self._described)
 
     def _picked(self, ops: bytes, mask: torch.Tensor | None) -> tuple[bytes, Rows | None]:
         """The ops of the rows in which the mask picks an env, ``IDLE`` for the others; and which the others are."""

@@ -14,12 +14,22 @@ from gymbridge.envs.spec_access import FullSpecAttribute, LeafSpecAttribute
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordicts import entry, tensordict_of
 from gymbridge.envs.transitions import NextRoot
-from gymbridge.specs import Binary, Composite, StackedComposite
+from gymbridge.specs import Binary, Composite, StackedComposite, TensorSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["KINDS", "EnvSpecs", "SpecPlan", "difference", "fake_tensordict", "first_alike"]
+__all__ = [
+    "KINDS",
+    "EnvSpecs",
+    "SpecPlan",
+    "difference",
+    "fake_tensordict",
+    "first_alike",
+    "nothing_gained",
+    "shown_before",
+    "shown_leaves",
+]
 KINDS = ("observation", "action", "reward", "done", "state")
 """What an env has specs of."""
 
@@ -256,6 +266,40 @@ def fake_tensordict(
 
     following = zeros("observation", "reward", "done")
     return zeros("state", "observation", "done", "action").set("next", following)
+
+
+def shown_leaves(env: EnvSpecs) -> list[tuple[NestedKey, TensorSpec]]:
+    """Keys and specs of what an env shows at the root: its observations and flags."""
+    return [*env.full_observation_spec.items(True, True), *env.full_done_spec.items(True, True)]
+
+
+def shown_before(
+    env: EnvSpecs, tensordict: TensorDictBase | None, latest: TensorDictBase | None, lead: torch.Size = _NO_LEAD
+) -> TensorDict:
+    """Observation and flags of an env that is left out of a call.
+
+    Args:
+        tensordict: what the caller has, which counts first.
+        latest: what the env showed last, for keys that the caller does not have; zeros stand where it has none either.
+        lead: dims before the env's batch size.
+    """
+    shown = TensorDict({}, (*lead, *env.batch_size), device=env.device)
+    for group, size in env._spec_plan.group_sizes.items():
+        shown.set(group, TensorDict({}, (*lead, *size), device=env.device))
+    for key, leaf in shown_leaves(env):
+        value = None if tensordict is None else tensordict.get(key, None)
+        if value is None and latest is not None:
+            value = latest.get(key, None)
+        shown.set(key, leaf.zero(lead) if value is None else value.clone())
+    return shown
+
+
+def nothing_gained(env: EnvSpecs, lead: torch.Size = _NO_LEAD) -> TensorDictBase:
+    """Reward and infos of an env that was not stepped: zeros."""
+    zero: TensorDictBase = env.full_reward_spec.zero(lead)
+    if "info" in env.full_observation_spec.keys():
+        zero["info"] = env.full_observation_spec["info"].zero(lead)
+    return zero
 
 
 def _first(kind: str, keys: list[NestedKey]) -> NestedKey:

@@ -24,7 +24,6 @@ from gymbridge.envs.action_rows import TensorDictActionRows
 from gymbridge.envs.done_groups import FLAGS
 from gymbridge.envs.engine_face import EngineFace, Rows
 from gymbridge.envs.info_specs import info_leaves
-from gymbridge.envs.inputs import require_like
 from gymbridge.envs.object_entries import ObjectEntries
 from gymbridge.envs.selection import ALL_KEYS, Selection
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
@@ -96,9 +95,8 @@ class GymFace(EngineFace):
         selection: Selection = ALL_KEYS,
         copy: bool = True,
     ):
-        super().__init__(engine, batch_size)
+        super().__init__(engine, batch_size, device)
         env = engine.descriptions[0]
-        self._device = device
         self._options = options
         self._selection = selection
         self._copy = copy
@@ -124,7 +122,7 @@ class GymFace(EngineFace):
             "done": Composite({name: flag.clone() for name in FLAGS}, shape=batch_size, device=device),
             "state": Composite(shape=batch_size, device=device),
         }
-        self._take_specs(device, specs)
+        self._take_specs(specs)
         self._action_rows = TensorDictActionRows(
             env.action_space, action_spec, batch_size, options.categorical_action_encoding
         )
@@ -139,8 +137,6 @@ class GymFace(EngineFace):
         self._terminated = self._reader.terminated[..., None]
         self._truncated = self._reader.truncated[..., None]
         self._no_flag = np.zeros_like(self._terminated)
-        flag_spec = Unbounded((*batch_size, 1), dtype=torch.bool)
-        self._own = [*observations.items(True, True), *((name, flag_spec) for name in FLAGS)]
         flags = [(name,) for name in FLAGS]
         rewards = [("reward",)] if self._has_reward else []
         groups = group_sizes(observations)
@@ -212,13 +208,6 @@ class GymFace(EngineFace):
             self._put_own_flags(flags, tensordict, rows)
         return self._assemble_root(self._tensors([*arrays, *flags]))
 
-    def _require_own(self, tensordict: TensorDictBase | None) -> None:
-        if tensordict is not None:
-            for key, spec in self._own:
-                value = tensordict.get(key, None)
-                if value is not None:
-                    require_like(key, value, spec, tensordict)
-
     def _shows_all(self, tensordict: TensorDictBase) -> bool:
         return all(tensordict.get(key, None) is not None for key in self._keys)
 
@@ -250,14 +239,12 @@ class GymFace(EngineFace):
     def _tensors(self, arrays: Sequence[Array]) -> list[Any]:
         if not self._objects and not self._moves:  # the usual case
             return [_from_numpy(array) for array in arrays]
-        if self._objects:
-            return [
-                self._objects[position].entry(array)
-                if position in self._objects
-                else _from_numpy(array).to(self._device or "cpu")
-                for position, array in enumerate(arrays)
-            ]
-        return [_from_numpy(array).to(self._device) for array in arrays]
+        return [
+            self._objects[position].entry(array)
+            if position in self._objects
+            else _from_numpy(array).to(self._device or "cpu")
+            for position, array in enumerate(arrays)
+        ]
 
 
 def _object_entries(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,7 +12,7 @@ from tensordict import TensorDictBase
 from gymbridge.specs import TensorSpec
 from gymbridge.specs._bridge import as_device
 
-__all__ = ["DeviceLike", "NestedKey", "as_seed", "env_device", "fits", "require_like"]
+__all__ = ["DeviceLike", "NestedKey", "as_seed", "env_device", "fits", "require_like", "require_showable"]
 
 NestedKey: TypeAlias = str | tuple[str, ...]
 DeviceLike: TypeAlias = torch.device | str | int
@@ -69,6 +70,14 @@ def require_like(
         raise ValueError(f"{name}: got shape {[*value.shape]}, expected {[*shape]}")
     if value.dtype is not spec.dtype:
         raise ValueError(f"{name}: got dtype {value.dtype}, expected {spec.dtype}")
+
+
+def require_showable(tensordict: TensorDictBase, leaves: Iterable[tuple[NestedKey, TensorSpec]]) -> None:
+    """Refuses observations and flags that an env which is left out could not show as they are; none has to be there."""
+    for key, spec in leaves:
+        value = tensordict.get(key, None)
+        if value is not None:
+            require_like(key, value, spec, tensordict)
 
 
 def fits(shape: torch.Size, expected: torch.Size) -> bool:

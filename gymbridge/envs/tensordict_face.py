@@ -11,8 +11,18 @@ from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict, Tensor
 
 from gymbridge.engine.host import Engine, Report
 from gymbridge.envs.engine_face import EngineFace, Rows
-from gymbridge.envs.env_specs import KINDS, EnvSpecs, SpecPlan, difference, fake_tensordict, first_alike
-from gymbridge.envs.inputs import require_like
+from gymbridge.envs.env_specs import (
+    KINDS,
+    EnvSpecs,
+    SpecPlan,
+    difference,
+    fake_tensordict,
+    first_alike,
+    nothing_gained,
+    shown_before,
+    shown_leaves,
+)
+from gymbridge.envs.inputs import require_showable
 from gymbridge.envs.output_rows import OutputRow, OutputRows, RowLayout
 from gymbridge.envs.selection import ALL_KEYS, Selection
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
@@ -53,17 +63,14 @@ class TensorDictFace(EngineFace):
         share_individual_td: bool | None = None,
     ):
         envs = [description.specs for description in engine.descriptions]
-        super().__init__(engine, torch.Size((len(envs), *_common_batch_size(envs))))
+        super().__init__(engine, torch.Size((len(envs), *_common_batch_size(envs))), device)
         self.waits_for_reset = [description.is_gym_env for description in engine.descriptions]
-        self._device = device
         self._selection = selection
         self._share_individual_td = share_individual_td
         self._envs = first_alike(envs)
         for env in envs:
             selection.require(env.full_action_spec)
-        self._take_specs(
-            device, {kind: self._stacked_specs([env._spec_of(kind) for env in envs], kind) for kind in KINDS}
-        )
+        self._take_specs({kind: self._stacked_specs([env._spec_of(kind) for env in envs], kind) for kind in KINDS})
         unlike = difference(envs)
         if share_individual_td is False and unlike is not None:
             raise ValueError(f"share_individual_td: got False, expected envs that agree: {unlike}")
@@ -219,7 +226,7 @@ class TensorDictFace(EngineFace):
                 if faults := spec.faults(given.get(key), key):
                     raise SpecError("; ".join(faults))
         except (KeyError, TypeError, ValueError) as error:
-            error.args = (f"env {row}: {error.args[0]}", *error.args[1:])
+            _name_env(error, row)
             raise
         return plan.inputs_of(given) if mask is None else given
 
@@ -241,21 +248,15 @@ class TensorDictFace(EngineFace):
         return masks if any(row is not None and row.any() for row in masks) else None
 
     def _require_own(self, tensordict: TensorDictBase | None) -> None:
-        if tensordict is None:
+        if self.is_dense or tensordict is None:
+            super()._require_own(tensordict)
             return
-        if not self.is_dense:
-            for row, env in enumerate(self._envs):
-                try:
-                    _require_shown(row_of(tensordict, row), env)
-                except (TypeError, ValueError) as error:
-                    error.args = (f"env {row}: {error.args[0]}",)
-                    raise
-            return
-        for kind in ("observation", "done"):
-            for key, spec in self.specs[kind].items(True, True):
-                value = tensordict.get(key, None)
-                if value is not None:
-                    require_like(key, value, spec, tensordict)
+        for row, env in enumerate(self._envs):
+            try:
+                require_showable(row_of(tensordict, row), shown_leaves(env))
+            except (TypeError, ValueError) as error:
+                _name_env(error, row)
+                raise
 
     def _shows_all(self, tensordict: TensorDictBase) -> bool:
         return all(tensordict.get(key, None) is not None for key in leaf_keys(self.specs["observation"]))
@@ -378,15 +379,8 @@ class TensorDictFace(EngineFace):
         """What an env that was left out shows: what the caller has for it, else its latest, else zeros."""
         env = self._envs[row]
         caller = None if tensordict is None else row_of(tensordict, row)
-        latest = self._latest(row)
-        shown = TensorDict({}, env.batch_size, device=env.device)
-        for spec in (env.full_observation_spec, env.full_done_spec):
-            for key, leaf in spec.items(True, True):
-                value = None if caller is None else caller.get(key, None)
-                if value is None and latest is not None:
-                    value = latest.get(key, None)
-                shown.set(key, leaf.zero() if value is None else value.clone())
-        return shown.update(self._nothing_gained(row)) if with_rewards else shown
+        shown = shown_before(env, caller, self._latest(row))
+        return shown.update(nothing_gained(env)) if with_rewards else shown
 
     def _remember(self, outputs: OutputRows) -> None:
         """Takes down what each env shows now, for a time when it is left out and the caller has nothing for it."""
@@ -415,14 +409,6 @@ class TensorDictFace(EngineFace):
         if last is None and row in self._last_outputs:
             last = self._last_outputs[row]
         return last.completed() if isinstance(last, OutputRow) else last
-
-    def _nothing_gained(self, row: int) -> TensorDictBase:
-        """Reward and infos of an env that was not stepped."""
-        env = self._envs[row]
-        zero: TensorDictBase = env.full_reward_spec.zero()
-        if "info" in env.full_observation_spec.keys():
-            zero["info"] = env.full_observation_spec["info"].zero()
-        return zero
 
     def _put_together(
         self, rows: list[TensorDictBase], tensordict: TensorDictBase | None, after_step: bool = False
@@ -472,10 +458,6 @@ def _common_batch_size(envs: Sequence[EnvSpecs]) -> torch.Size:
     return envs[0].batch_size
 
 
-def _require_shown(tensordict: TensorDictBase, env: EnvSpecs) -> None:
-    """Refuses observations and flags of one env that it could not keep."""
-    for spec in (env.full_observation_spec, env.full_done_spec):
-        for key, leaf in spec.items(True, True):
-            value = tensordict.get(key, None)
-            if value is not None:
-                require_like(key, value, leaf, tensordict)
+def _name_env(error: Exception, row: int) -> None:
+    """Puts the env at the beginning of what an error says."""
+    error.args = (f"env {row}: {error.args[0]}", *error.args[1:])

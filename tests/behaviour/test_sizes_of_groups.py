@@ -88,6 +88,18 @@ def test_in_steps_and_resets_of_all_and_of_some(td_engine: TensorDictEngine, mas
     assert sizes(again) == [size]
 
 
+@pytest.mark.parametrize("row", [0, -1])
+def test_whichever_env_sleeps_whole(td_engine: TensorDictEngine, row: int) -> None:
+    env = td_engine.make(Teams)
+    size = (*env.batch_size, 3)
+    awake = torch.ones(env.batch_size, dtype=torch.bool)
+    awake[row] = False
+    td, root = env.step_and_maybe_reset(env.rand_action(env.reset()).set("_step", awake))
+    assert sizes(td) == [size] * 2
+    assert sizes(root) == [size]
+    assert sizes(env.reset(root.set("_reset", awake))) == [size]
+
+
 @pytest.mark.parametrize("told", [{}, {"break_when_any_done": False}, {"break_when_all_done": True}], ids=str)
 def test_in_rollouts(td_engine: TensorDictEngine, told: dict[str, bool]) -> None:
     td = td_engine.make(Teams).rollout(6, **told)  # type: ignore[arg-type]

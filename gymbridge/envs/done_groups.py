@@ -55,6 +55,7 @@ class DoneGroups:
         self.paths = [*self._shapes]
         self.nested = [path for path in self.paths if path]
         self._has_root = () in self._shapes
+        self._decisive = self.paths[:1] if self._has_root else self.paths  # groups that say whether an env has ended
 
     # ---------------------------------------------------------------- flags
 
@@ -84,9 +85,8 @@ class DoneGroups:
 
     def ended(self, flags: TensorDictBase) -> torch.Tensor:
         """Which envs have ended: bool ``[*B]``, from what has every flag."""
-        groups = self.paths[:1] if self._has_root else self.paths
         ended: Any = None
-        for path in groups:
+        for path in self._decisive:
             done = _per_env(flags.get((*path, "done")), flags.ndim)
             ended = done if ended is None else ended | done
         result: torch.Tensor = ended
@@ -95,7 +95,7 @@ class DoneGroups:
     def keys_of_the_end(self, given: Collection[Path]) -> list[Path]:
         """Of the leaves that an env gave, the flags that say whether it has ended."""
         keys = []
-        for path in self.paths[:1] if self._has_root else self.paths:
+        for path in self._decisive:
             outcome = [key for key in ((*path, "terminated"), (*path, "truncated")) if key in given]
             keys += outcome if len(outcome) == 2 or (*path, "done") not in given else [*outcome, (*path, "done")]
         return keys
@@ -133,7 +133,7 @@ class DoneGroups:
         """The keys at which a mask may stand: at the root, and in each group."""
         return [(name,), *((*path, name) for path in self.nested)]
 
-    def mask(self, tensordict: TensorDictBase | None, name: str, batch_size: torch.Size) -> torch.Tensor | None:
+    def mask(self, tensordict: TensorDictBase, name: str, batch_size: torch.Size) -> torch.Tensor | None:
         """Which envs a caller picks, one bool an env; None where there is no mask or where it picks every env.
 
         Args:
@@ -149,8 +149,6 @@ class DoneGroups:
             TypeError: a mask that is not a bool tensor.
             ValueError: a shape that is neither a scalar nor begins with ``[*B]``, or masks of some groups only.
         """
-        if tensordict is None:
-            return None
         masks = {key: tensordict.get(key, None) for key in self.mask_keys(name)}
         given = [key for key, mask in masks.items() if mask is not None]
         if not given:

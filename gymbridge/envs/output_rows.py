@@ -34,7 +34,8 @@ class RowLayout:
         position: key -> where its value is.
         has_extras: there are leaves that no spec has, a state say.
         end_positions: of the flags that say whether the env has ended.
-        flags: positions of ``done``, ``terminated`` and ``truncated``, a group each; None for one that is missing.
+        flags: positions of ``done``, ``terminated`` and ``truncated``, a group each; None for one that is missing, and
+            for ``done`` where the other two, which say what it has to be, are there.
         others: positions of what is no flag.
     """
 
@@ -47,10 +48,11 @@ class RowLayout:
         leaves = [reader.leaves.get(key) for key in keys]
         self.dtypes = [None if leaf is None else leaf.spec.dtype for leaf in leaves]
         self.shapes = [None if leaf is None else leaf.spec.shape for leaf in leaves]
-        self.flags = [[self.position.get((*path, name)) for name in FLAGS] for path in reader.groups.paths]
-        in_groups = {position for group in self.flags for position in group}
+        flags = [[self.position.get((*path, name)) for name in FLAGS] for path in reader.groups.paths]
+        self.flags = [group if None in group else [None, *group[1:]] for group in flags]
+        in_groups = {position for group in flags for position in group}
         self.others = [position for position in range(len(self.keys)) if position not in in_groups]
-        self.assemble = reader.assembler(keys, reader.batch_size, reader.device)
+        self.assemble = reader.assembler(keys)
 
     @cached_property
     def completed(self) -> RowLayout:
@@ -182,12 +184,14 @@ class OutputReader:
         Raises:
             EnvOutputError: no TensorDict, another batch size, a leaf that is missing or has another shape or dtype.
         """
-        keys, values = flattened(made) if isinstance(made, TensorDictBase) else (None, [])
+        if not isinstance(made, TensorDictBase):
+            raise EnvOutputError(f"got {type(made).__name__}, expected a TensorDict")
+        keys, values = flattened(made)
         layout = self._layouts.get(keys)
         if layout is None:
-            layout = self._new_layout(made, keys)
-        if made.batch_size != self.batch_size:  # type: ignore[attr-defined]
-            raise EnvOutputError(f"got batch size {[*made.batch_size]}, expected {[*self.batch_size]}")  # type: ignore[attr-defined]
+            layout = self._new_layout(keys)
+        if made.batch_size != self.batch_size:
+            raise EnvOutputError(f"got batch size {[*made.batch_size]}, expected {[*self.batch_size]}")
         position = -1
         for value, dtype, shape in zip(values, layout.dtypes, layout.shapes, strict=True):
             position += 1
@@ -214,8 +218,6 @@ class OutputReader:
         columns = [*zip(*values, strict=True)]
         stacks = [self._stack(columns[position], layout, position) for position in layout.others]
         for flags, shape in zip(layout.flags, self._flag_shapes, strict=True):
-            if None not in flags:
-                flags = [None, *flags[1:]]  # what ``done`` has to be is worked out of the other two
             given = [None if at is None else self._stack(columns[at], layout, at) for at in flags]
             if any(flag is None and at is not None for flag, at in zip(given, flags, strict=True)):
                 return None
@@ -233,9 +235,7 @@ class OutputReader:
             return None
         return stack if stack.shape[1:] == layout.shapes[position] else None
 
-    def _new_layout(self, made: object, found: Any) -> RowLayout:
-        if not isinstance(made, TensorDictBase):
-            raise EnvOutputError(f"got {type(made).__name__}, expected a TensorDict")
+    def _new_layout(self, found: tuple[Any, ...]) -> RowLayout:
         keys = [(key,) if isinstance(key, str) else key for key in found]
         for key, leaf in self.leaves.items():
             if key not in keys and not leaf.is_flag:
@@ -265,8 +265,6 @@ class OutputReader:
             raise EnvOutputError(f"{name}: got dtype {value.dtype}, expected {spec.dtype}")
         return value
 
-    def assembler(self, keys: Iterable[Key], batch_size: torch.Size, device: torch.device | None) -> Assembler:
-        """Builds TensorDicts ``[*lead, *B]`` of leaves."""
-        lead = batch_size[: len(batch_size) - len(self.batch_size)]
-        groups = {key: torch.Size((*lead, *size)) for key, size in self._group_sizes.items()}
-        return Assembler(keys, batch_size, device, groups)
+    def assembler(self, keys: Iterable[Key]) -> Assembler:
+        """What builds TensorDicts ``[*B]`` of these leaves."""
+        return Assembler(keys, self.batch_size, self.device, self._group_sizes)

@@ -30,6 +30,7 @@ from gymbridge.envs.tensordict_host import RowInputs, TensorDictEnvDescription
 from gymbridge.envs.tensordicts import Assembler, dense_stack, entry, leaf_paths, picked_rows, row_of, versions
 from gymbridge.errors import SpecError
 from gymbridge.specs import Composite, OneHot, stack_specs
+from gymbridge.specs._keys import as_path
 
 __all__ = ["TensorDictFace"]
 
@@ -82,11 +83,8 @@ class TensorDictFace(EngineFace):
         self._root_keys = [
             [*leaf_keys(env.full_observation_spec), *leaf_keys(env.full_done_spec)] for env in self._envs
         ]
-        self._left_out = [
-            [key for kind in ("observation", "reward") for key in leaf_keys(env._spec_of(kind)) if key not in selection]
-            for env in self._envs
-        ]
-        self._required_keys = tuple((key,) if isinstance(key, str) else key for key, _ in first._spec_plan.required)
+        self._left_out = [self._keys_left_out(env) for env in self._envs]
+        self._required_keys = tuple(as_path(key) for key, _ in first._spec_plan.required)
         self._devices_differ = len({env.device for env in envs}) > 1
         self._root_flags = {*leaf_keys(first.full_done_spec)}
         self._one_hot_actions = [
@@ -97,15 +95,11 @@ class TensorDictFace(EngineFace):
             ]
             for env in self._envs
         ]
-        self._emptied = [
-            [key for key in self._sizes_of_groups(row, everything=True) if key not in self._sizes_of_groups(row)]
-            for row in range(len(envs))
-        ]
         shown = [key for key in self._root_keys[0] if key not in self._left_out[0]]
-        self._assemble_root = Assembler(shown, self.batch_size, device, self._sizes_of_groups(0, "observation", "done"))
+        self._assemble_root = Assembler(shown, self.batch_size, device, self._sizes_of_groups("observation", "done"))
         self._last: dict[int, OutputRow | TensorDictBase] = {}
         self._last_outputs = OutputRows()
-        self._own_next: dict[str, tuple[torch.Tensor, int]] = {}
+        self._given_next: dict[str, tuple[torch.Tensor, int]] = {}
         self._masks: list[torch.Tensor | None] | None = None
         self._assemblers: dict[RowLayout, tuple[list[int], Assembler]] = {}
         self._input_assemblers: dict[tuple[Key, ...], Assembler] = {}
@@ -123,12 +117,19 @@ class TensorDictFace(EngineFace):
         stacked: Composite = stack_specs(chosen, 0)
         return stacked
 
-    def _sizes_of_groups(self, row: int, *kinds: str, everything: bool = False) -> dict[Key, torch.Size]:
-        """The groups in what an env gives and their batch sizes in a batch, without those of which nothing is left."""
+    def _keys_left_out(self, env: EnvSpecs) -> list[Key]:
+        """The leaves of what an env gives that are not returned, and the groups of which nothing is left."""
+        given, groups = [env.full_observation_spec, env.full_reward_spec], group_sizes(env.full_done_spec)
+        kept = groups.keys() | {key for spec in given for key in group_sizes(self._selection.of(spec))}
+        leaves = [key for spec in given for key in leaf_keys(spec) if key not in self._selection]
+        return leaves + [key for spec in given for key in group_sizes(spec) if key not in kept]
+
+    def _sizes_of_groups(self, *kinds: str) -> dict[Key, torch.Size]:
+        """The groups in what is returned of like envs and their batch sizes in a batch."""
         sizes: dict[Key, torch.Size] = {}
-        for kind in kinds or ("observation", "reward", "done"):
-            spec = self._envs[row]._spec_of(kind)
-            sizes |= group_sizes(spec if everything or kind == "done" else self._selection.of(spec))
+        for kind in kinds:
+            spec = self._envs[0]._spec_of(kind)
+            sizes |= group_sizes(spec if kind == "done" else self._selection.of(spec))
         return {key: torch.Size((*self.batch_size[:1], *size)) for key, size in sizes.items()}
 
     # ---------------------------------------------------------------- what the envs are given
@@ -199,7 +200,7 @@ class TensorDictFace(EngineFace):
         plan = self._envs[0]._spec_plan
         keys = self._required_keys
         preset = entry(tensordict, "next")
-        if plan.groups.nested or (preset is not None and not self._is_own(preset)):
+        if plan.groups.nested or (preset is not None and not self._is_given(preset)):
             keys = (*keys, *(key for key in plan.optional if tensordict.get(key, None) is not None))
         device = self._row_device[0]
         leaves = [tensordict.get(key) if len(key) > 1 else entry(tensordict, key[0]) for key in keys]
@@ -210,11 +211,11 @@ class TensorDictFace(EngineFace):
             assemble = self._input_assemblers[keys] = Assembler(keys, self._row_batch_size, device)
         return assemble.each([leaf.unbind(0) for leaf in leaves])
 
-    def _is_own(self, preset: TensorDictBase) -> bool:
+    def _is_given(self, preset: TensorDictBase) -> bool:
         """Whether what stands under ``"next"`` is what the last step gave, in which no policy has written since."""
-        own = self._own_next
-        return len(preset.keys()) == len(own) and all(
-            entry(preset, name) is value and value._version == version for name, (value, version) in own.items()
+        given = self._given_next
+        return len(preset.keys()) == len(given) and all(
+            entry(preset, name) is value and value._version == version for name, (value, version) in given.items()
         )
 
     def _row_inputs(self, tensordict: TensorDictBase, row: int, mask: torch.Tensor | None) -> TensorDictBase:
@@ -269,7 +270,7 @@ class TensorDictFace(EngineFace):
             stacked = self._stacked(report.steps)
             if stacked is not None:
                 self.may_have_extras = report.steps.layout is None or report.steps.layout.has_extras
-                self._own_next = {} if self.groups.nested or torch.is_inference_mode_enabled() else versions(stacked)
+                self._given_next = {} if self.groups.nested or torch.is_inference_mode_enabled() else versions(stacked)
                 return stacked
         self.may_have_extras = True
         return self._put_together(
@@ -344,13 +345,15 @@ class TensorDictFace(EngineFace):
         found = self._assemblers.get(layout)
         if found is None:
             keys = [key for key in layout.keys if key not in self._left_out[0]]
-            assemble = Assembler(keys, self.batch_size, self._device, self._sizes_of_groups(0))
+            assemble = Assembler(
+                keys, self.batch_size, self._device, self._sizes_of_groups("observation", "reward", "done")
+            )
             found = self._assemblers[layout] = ([layout.position[key] for key in keys], assemble)
         return found
 
     def _column(self, values: list[Any]) -> Any:
-        if self._moves:
-            values = [value.to(self._device) for value in values] if self._devices_differ else values
+        if self._moves and self._devices_differ:
+            values = [value.to(self._device) for value in values]
         if not isinstance(values[0], torch.Tensor):
             return NonTensorStack(*values)
         stacked = torch.stack(values)
@@ -416,7 +419,7 @@ class TensorDictFace(EngineFace):
         """The rows of all envs as one TensorDict."""
         for row, left_out in enumerate(self._left_out):
             if left_out:
-                rows[row] = rows[row].exclude(*left_out, *self._emptied[row])
+                rows[row] = rows[row].exclude(*left_out)
         if self._moves:
             rows = [row.to(self._device) for row in rows]
         if not self.is_dense:

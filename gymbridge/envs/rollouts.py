@@ -79,10 +79,7 @@ def rollout(
         (torch.Size([10]), torch.Size([10, 1]))
         >>> env.close()
     """
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int):
-        raise TypeError(f"max_steps: got {max_steps!r} of type {type(max_steps).__name__}, expected an int")
-    if max_steps < 1:
-        raise ValueError(f"max_steps: got {max_steps}, expected at least 1")
+    _require_count(max_steps)
     for name, function in (("policy", policy), ("callback", callback)):
         if function is not None and not callable(function):
             raise TypeError(f"{name}: got {function!r}, expected a callable")
@@ -115,10 +112,7 @@ def rollout(
             if callback is not None and goes_on:
                 callback(env, step.copy())
     if set_truncated:
-        last = steps[-1]["next"]
-        for path in env._spec_plan.groups.paths:
-            for name in ("truncated", "done"):
-                last.set((*path, name), torch.ones_like(last.get((*path, name))))
+        _truncate(env, steps[-1]["next"])
     contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
     return _stack(steps, root.ndim, contiguous, out)
 
@@ -140,14 +134,15 @@ def _until_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) ->
 
 def _until_all_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -> Steps:
     running = torch.ones(root.batch_size, dtype=torch.bool, device=env.device)
-    previous = None
+    previous = root  # not looked at before an env waits, which none does in the first step
     for left in reversed(range(max_steps)):
         root = act(root)
-        if previous is not None and not running.all():
+        some_wait = not running.all()
+        if some_wait:
             root.set("_step", running)
         step = env.step(root)
-        if previous is not None:
-            step = step if running.all() else _repeated(running, step, previous)
+        if some_wait:
+            step = _repeated(running, step, previous)
         running = running & ~env._ended(step["next"]).to(running.device)
         goes_on = left > 0 and bool(running.any())
         yield step, goes_on
@@ -161,6 +156,13 @@ def _without_end(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -
         step, root = env.step_and_maybe_reset(act(root))
         yield step, True
     yield env.step(act(root)), False
+
+
+def _require_count(max_steps: Any) -> None:
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int):
+        raise TypeError(f"max_steps: got {max_steps!r} of type {type(max_steps).__name__}, expected an int")
+    if max_steps < 1:
+        raise ValueError(f"max_steps: got {max_steps}, expected at least 1")
 
 
 def _require_room(env: EnvBase, out: TensorDictBase, lead: torch.Size, max_steps: int) -> None:
@@ -292,6 +294,13 @@ def _write(out: TensorDictBase, steps: TensorDictBase) -> None:
             _write(own, row_of(steps, row))
     else:
         out.update_(steps)
+
+
+def _truncate(env: EnvBase, following: TensorDictBase) -> None:
+    """Marks what a step gave as truncated, and so as done, in every group."""
+    for path in env._spec_plan.groups.paths:
+        for name in ("truncated", "done"):
+            following.set((*path, name), torch.ones_like(following.get((*path, name))))
 
 
 def _repeated(running: torch.Tensor, step: TensorDictBase, previous: TensorDictBase) -> TensorDictBase:

@@ -190,17 +190,17 @@ class BatchedEnvBase(EngineEnv):
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """See :meth:`EngineEnv.reset`; with a ``policy_proof``, the policy's recurrent states are there as zeros."""
         root = super().reset(tensordict, **kwargs)
-        if self._policy_proof is not None:
-            states = self._outputs_of_policy().get("next", None)
-            if states is not None:
-                fill(root, states.clone())
+        outputs = self._outputs_of_policy()
+        states = None if outputs is None else outputs.get("next", None)
+        if states is not None:
+            fill(root, states.clone())
         return root
 
     def fake_tensordict(self) -> TensorDictBase:
         """See :meth:`EnvBase.fake_tensordict`; with a ``policy_proof``, what the policy writes has a place in it."""
         fake = super().fake_tensordict()
-        if self._policy_proof is not None:
-            outputs = self._outputs_of_policy()
+        outputs = self._outputs_of_policy()
+        if outputs is not None:
             fill(fake, outputs.clone())
             states = outputs.get("next", None)
             if states is not None:
@@ -213,8 +213,11 @@ class BatchedEnvBase(EngineEnv):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _policy_proof=cloudpickle.loads(state["_policy_proof"]))
 
-    def _outputs_of_policy(self) -> Any:
-        """Zeros at the keys that the policy writes and no spec has, found by one call with a fake TensorDict."""
+    def _outputs_of_policy(self) -> TensorDictBase | None:
+        """Zeros at the keys that the policy writes and no spec has, found by one call with a fake TensorDict.
+
+        None without a policy.
+        """
         if self._policy_outputs is None and self._policy_proof is not None:
             fake = super().fake_tensordict()
             known = set(leaf_paths(fake))
@@ -224,8 +227,7 @@ class BatchedEnvBase(EngineEnv):
             if not isinstance(written, TensorDictBase):
                 raise TypeError(f"policy_proof: got {type(written).__name__}, expected the TensorDict with the action")
             new = [path for path in leaf_paths(written) if path not in known]
-            zeros: Any = torch.zeros_like(written.select(*new))
-            self._policy_outputs = zeros
+            self._policy_outputs = torch.zeros_like(written.select(*new))  # type: ignore[assignment]
         return self._policy_outputs
 
     # ---------------------------------------------------------------- the envs themselves

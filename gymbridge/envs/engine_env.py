@@ -247,8 +247,8 @@ class EngineEnv(OneCallAtATime, EnvBase):
         """One dict an env: what is its own in ``list_of_kwargs``, and what goes to all."""
         if not kwargs:
             return None
-        own = kwargs.get("list_of_kwargs", None) if self._batch_size else None
-        common = {key: value for key, value in kwargs.items() if not (self._batch_size and key == "list_of_kwargs")}
+        common = dict(kwargs)
+        own = common.pop("list_of_kwargs", None) if self._batch_size else None
         if own is None:
             return [_with_dicts_of_its_own(common) for _ in range(self._num_rows)]
         if not isinstance(own, (list, tuple)) or len(own) != self._num_rows:

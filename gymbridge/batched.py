@@ -358,6 +358,12 @@ class SerialEnv(BatchedEnvBase):
 
     def _tensordict_face(self, made: list[Any]) -> EngineFace:
         envs = [env if isinstance(env, EnvBase) else GymEnv(env) for env in made]
+        for row, env in enumerate(envs):
+            if isinstance(env, EngineEnv) and (unlike := env._face.difference()) is not None:
+                raise ValueError(
+                    f"env {row}: got a batch of envs that differ ({unlike}), expected one of like envs; give all envs "
+                    f"to one batch"
+                )
         self._take_device(envs)
         if self._use_buffers and any(env.has_dynamic_specs for env in envs):
             warnings.warn("use_buffers: got True with an env of dynamic specs, which go without", stacklevel=2)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from gymnasium.error import ClosedEnvironmentError
-from tensordict import TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
 from gymbridge.envs.checking import output_faults
+from gymbridge.envs.done_groups import DoneGroups
 from gymbridge.envs.env_specs import KINDS, EnvSpecs, fake_tensordict, nothing_gained, shown_before
 from gymbridge.envs.inputs import DeviceLike, as_seed, env_device
 from gymbridge.envs.rollouts import rollout
@@ -52,12 +53,13 @@ class EnvBase(EnvSpecs, ABC):
     ``partial_step = True`` and ``partial_reset = True``, as attributes of the class or set in ``__init__``; to others
     they are refused.
 
-    A subclass sets its specs in ``__init__`` (``observation_spec``, ``action_spec``, ``reward_spec``; ``done_spec`` and
-    ``state_spec`` if they are not the usual ones) and writes three methods:
+    A subclass sets its specs in ``__init__`` (``observation_spec`` and ``action_spec``; ``reward_spec``, ``done_spec``
+    and ``state_spec`` if they are not the usual ones: one unbounded reward, ``[*B, 1]``, and no state) and writes three
+    methods:
 
     - ``_reset(td, **kwargs)``: observation (and done flags, if any can be True) as a TensorDict ``[*B]``. ``td`` is
       None or what the caller gave; where it has ``"_reset"``, bool ``[*B]``, only these envs are to be reset, and of
-      a group only what the mask in it picks;
+      a group only what the mask in it picks, ``("agents", "_reset")`` say, in the shape of the group's flags;
     - ``_step(td)``: observation, reward and done flags as a TensorDict ``[*B]``; missing flags are completed. ``td``
       has the keys of the action and state specs and, under ``"next"``, what the caller put there for keys of the
       specs; where it has ``"_step"``, bool ``[*B]``, only these envs are to be stepped;
@@ -186,7 +188,7 @@ class EnvBase(EnvSpecs, ABC):
             KeyError: an action or a state is missing.
             ValueError, TypeError: an action of another shape or dtype than its spec; a mask of another shape or dtype,
                 or a mask for an env that cannot do a part.
-            ResetNeeded: an env that ended has not been reset.
+            ResetNeeded: a gymnasium env that ended has not been reset; a TensorDict env of your own may be stepped on.
             RuntimeError: the TensorDict is locked.
             ClosedEnvironmentError: the env is closed.
         """
@@ -221,18 +223,25 @@ class EnvBase(EnvSpecs, ABC):
         """Observation and flags after a reset of the envs that the mask picks."""
         if mask is not None and not self.partial_reset:
             raise ValueError(
-                f"_reset: {type(self).__name__} has partial_reset=False and is reset whole only; got the mask {mask}"
+                f"_reset: {type(self).__name__} has partial_reset=False and is reset whole only; got the mask {mask}. "
+                f"An env whose _reset honours '_reset' says so with partial_reset = True; without, a rollout ends "
+                f"when any env is done"
             )
         if mask is not None and not mask.any():
             return self._shown(tensordict)
         given = None if tensordict is None else self._with_mask(tensordict.copy(), "_reset", mask)
-        first = self._completed("_reset", self._reset(given, **kwargs), tensordict)
+        made = self._reset(given, **kwargs)
+        self._require_new("_reset", made, given)
+        first = self._completed("_reset", made, tensordict)
+        rewards = [key for key in self.reward_keys if first.get(key, None) is not None]
+        if rewards:  # a root has none
+            first = first.exclude(*rewards)
         still_done = self._spec_plan.groups.still_done(first, mask, tensordict)
         if still_done.any():
             which, whose = (f": envs {_where(still_done)} are", "their") if still_done.ndim else (" is", "its")
             raise RuntimeError(f"{type(self).__name__}{which} still done after {whose} reset")
         if mask is None:
-            self._latest = with_entries(first, {})
+            self._latest = first.clone() if self.ndim else with_entries(first, {})  # what is returned is the caller's
             return first
         return self._merged(mask, first, tensordict, {})
 
@@ -246,9 +255,11 @@ class EnvBase(EnvSpecs, ABC):
             return self._shown(tensordict).update(self._zeros(tensordict))
         self._spec_plan.require_inputs(tensordict, self._lead(tensordict))
         given = self._with_mask(self._spec_plan.inputs_of(tensordict), "_step", mask)
-        following = self._completed("_step", self._step(given), tensordict)
+        made = self._step(given)
+        self._require_new("_step", made, given)
+        following = self._completed("_step", made, tensordict)
         if mask is None:
-            self._latest = with_entries(following, {})
+            self._latest = following.clone() if self.ndim else with_entries(following, {})
             return following
         return self._merged(mask, following, tensordict, self._zeros(tensordict))
 
@@ -271,8 +282,12 @@ class EnvBase(EnvSpecs, ABC):
 
     def _mask(self, tensordict: TensorDictBase | None, name: str) -> torch.Tensor | None:
         """One bool an env of what the caller gave; None where every env is picked."""
+        if tensordict is None:
+            return None
         groups = self._spec_plan.groups
-        if tensordict is None or (entry(tensordict, name) is None and not groups.nested):
+        if isinstance(tensordict, LazyStackedTensorDict):
+            groups.require_masks_in_every_row(tensordict, name)
+        elif entry(tensordict, name) is None and not groups.nested:
             return None
         return groups.mask(tensordict, name, tensordict.batch_size)
 
@@ -324,6 +339,12 @@ class EnvBase(EnvSpecs, ABC):
             chosen.set(key, picked_rows(mask, value, other))
         return chosen
 
+    def _require_new(self, method: str, made: object, given: object) -> None:
+        if made is given and made is not None:
+            raise EnvOutputError(
+                f"{type(self).__name__}.{method}: got the TensorDict that it was given, expected a new one"
+            )
+
     def _completed(self, method: str, out: TensorDictBase, given: TensorDictBase | None) -> TensorDictBase:
         """The env's output with every done flag, and ``done`` what the other two say."""
         batch_size = self._batch_size if given is None else given.batch_size
@@ -332,6 +353,8 @@ class EnvBase(EnvSpecs, ABC):
             raise EnvOutputError(
                 f"{type(self).__name__}.{method}: got {got}, expected a TensorDict of batch size {[*batch_size]}"
             )
+        if self._device is not None and out.device != self._device:
+            out = out.to(self._device)
         return self._spec_plan.groups.completed(out)
 
     def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -355,7 +378,8 @@ class EnvBase(EnvSpecs, ABC):
         if tensordict is None:
             raise TypeError(f"{call}: got None, expected a TensorDict with the action")
         self._require_batch_size(call, tensordict)
-        if tensordict.is_locked:
+        rows = tensordict.tensordicts if isinstance(tensordict, LazyStackedTensorDict) else (tensordict,)
+        if any(row.is_locked for row in rows):
             raise RuntimeError(f"{call}: got a locked TensorDict, expected one that 'next' can be written into")
 
     def _require_batch_size(self, call: str, tensordict: TensorDictBase | None) -> None:
@@ -363,6 +387,8 @@ class EnvBase(EnvSpecs, ABC):
             return
         if not isinstance(tensordict, TensorDictBase):
             raise TypeError(f"{call}: got {tensordict!r} of type {type(tensordict).__name__}, expected a TensorDict")
+        if isinstance(tensordict, LazyStackedTensorDict) and tensordict.stack_dim:
+            raise ValueError(f"{call}: got a lazy stack along dim {tensordict.stack_dim}, expected along the first")
         batch_size = tensordict.batch_size
         if batch_size == self._batch_size:
             return
@@ -394,6 +420,10 @@ class EnvBase(EnvSpecs, ABC):
             tensordict: what stands under ``"next"`` after a step, or a root.
         """
         return self._ended(tensordict)
+
+    def _row_groups(self, tensordict: TensorDictBase) -> list[tuple[TensorDictBase, DoneGroups]]:
+        """The parts of a TensorDict in which flags stand in groups of their own, and these."""
+        return [(tensordict, self._spec_plan.groups)]
 
     def _ended(self, tensordict: TensorDictBase) -> torch.Tensor:
         """What :meth:`ended` says, under a name that a user's env leaves alone."""

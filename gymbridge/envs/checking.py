@@ -110,7 +110,10 @@ def _memory_faults(before: object, after: object) -> list[str]:
     again = [
         key for key, value in after.items(True, True) if isinstance(value, torch.Tensor) and _place(value) in places
     ]
-    return [f"{key}: got the memory that an earlier output has, expected a tensor of its own" for key in again]
+    return [
+        f"{key}: got the memory that an earlier output has, expected a tensor of its own, a clone for example"
+        for key in again
+    ]
 
 
 def _place(tensor: torch.Tensor) -> int:
@@ -123,7 +126,12 @@ def _step_faults(env: EnvBase, num_steps: int) -> list[str]:
     root = env.reset()
     _note(faults, "reset", [*_shown_faults(env, root), *_device_faults(env, root)])
     for _ in range(num_steps):
-        stepped, root = env.step_and_maybe_reset(env.rand_action(_with_states(env, root)))
+        given = env.rand_action(_with_states(env, root))
+        if env.partial_reset:
+            stepped, root = env.step_and_maybe_reset(given)
+        else:  # where some envs of a batch ended, all are reset
+            stepped = env.step(given)
+            root = env.reset() if env._ended(stepped["next"]).any() else env.step_mdp(stepped)
         following = stepped.get("next")
         _note(faults, "step", [*_shown_faults(env, following, ("next",)), *_device_faults(env, stepped)])
         _note(faults, "step_and_maybe_reset", _shown_faults(env, root))

@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
-from gymbridge.envs.tensordicts import entry, tensordict_of, with_entries
+from gymbridge.envs.tensordicts import entry, leaf_paths, tensordict_of, with_entries
 from gymbridge.specs import Composite
 
 __all__ = ["FLAGS", "DoneGroups", "completed_flags"]
@@ -17,6 +17,8 @@ Path: TypeAlias = tuple[str, ...]
 
 FLAGS = ("done", "terminated", "truncated")
 """The end-of-episode flags; the first is what the other two say together."""
+
+_FLAG = torch.Size([1])
 
 
 class DoneGroups:
@@ -160,8 +162,23 @@ class DoneGroups:
             )
         mask = torch.zeros(batch_size, dtype=torch.bool)
         for key in given:
-            mask = mask | _one_an_env(".".join(key), masks[key], batch_size)
+            shape = self._shapes.get(key[:-1], _FLAG)
+            mask = mask | _one_an_env(".".join(key), masks[key], batch_size, shape)
         return None if bool(mask.all()) else mask
+
+    def require_masks_in_every_row(self, rows: LazyStackedTensorDict, name: str) -> None:
+        """Refuses masks that only some rows of a lazy stack have, or that stand where the batch has no group.
+
+        Raises:
+            ValueError: naming the row.
+        """
+        given = [{path for path in leaf_paths(row) if path[-1] == name} for row in rows.tensordicts]
+        known = {*self.mask_keys(name)}
+        for row, paths in enumerate(given):
+            if paths != given[0]:
+                raise ValueError(f"{name}: env {row} has masks at {sorted(paths)}, env 0 at {sorted(given[0])}")
+            if not paths <= known:
+                raise ValueError(f"{name}: env {row} has masks at {sorted(paths)}, expected {sorted(known)} alone")
 
     def put_resets(self, root: TensorDictBase, ended: torch.Tensor) -> None:
         """Puts the masks of a reset into a root: the envs that ended, and of a group without a root what is done.
@@ -211,15 +228,17 @@ def completed_flags(
     return terminated | truncated, terminated, truncated
 
 
-def _one_an_env(name: str, mask: Any, batch_size: torch.Size) -> torch.Tensor:
+def _one_an_env(name: str, mask: Any, batch_size: torch.Size, shape: torch.Size) -> torch.Tensor:
+    """The mask as one bool an env; it may have the dims of the group's flags behind those of the batch."""
+    expected = f"{[*batch_size]} or {[*batch_size, *shape]}"
     if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool:
         got = mask.dtype if isinstance(mask, torch.Tensor) else type(mask).__name__
-        raise TypeError(f"{name}: got {got}, expected a bool tensor of shape {[*batch_size]} or {[*batch_size, 1]}")
+        raise TypeError(f"{name}: got {got}, expected a bool tensor of shape {expected}")
     own: torch.Tensor = mask.detach().cpu()
     if own.ndim == 0:
         return own.expand(batch_size)
-    if own.shape[: len(batch_size)] != batch_size:
-        raise ValueError(f"{name}: got shape {[*own.shape]}, expected {[*batch_size]} or {[*batch_size, 1]}")
+    if own.shape not in (batch_size, (*batch_size, *shape)):
+        raise ValueError(f"{name}: got shape {[*own.shape]}, expected {expected}")
     return _per_env(own, len(batch_size))
 
 

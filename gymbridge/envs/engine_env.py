@@ -6,16 +6,18 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from gymbridge.engine.calls import OneCallAtATime, exclusive
 from gymbridge.engine.host import Engine
 from gymbridge.envs.base import EnvBase
+from gymbridge.envs.done_groups import DoneGroups
 from gymbridge.envs.engine_face import EngineFace
-from gymbridge.envs.inputs import DeviceLike, as_seed, env_device
+from gymbridge.envs.inputs import DeviceLike, as_seed, env_device, name_env
 from gymbridge.envs.tensordicts import entry
 from gymbridge.envs.transitions import put_next
 from gymbridge.specs import Composite
@@ -164,6 +166,20 @@ class EngineEnv(OneCallAtATime, EnvBase):
         put_next(tensordict, following, face.groups.nested)
         return tensordict, face.carry(tensordict, root, mask, with_next=with_next)
 
+    def _require_steppable(self, mask: torch.Tensor | None) -> None:
+        """Refuses a step of an env that has to be reset before, before any is stepped.
+
+        Raises:
+            ResetNeeded: naming the envs.
+        """
+        self._face.require_steppable(mask)
+
+    def _row_groups(self, tensordict: TensorDictBase) -> list[tuple[TensorDictBase, DoneGroups]]:
+        face = self._face
+        if face.is_dense or not isinstance(tensordict, LazyStackedTensorDict):
+            return super()._row_groups(tensordict)
+        return [(own, face.row_plan(row).groups) for row, own in enumerate(tensordict.tensordicts)]
+
     def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         """See :meth:`EnvBase.step_mdp`."""
         return self._face.step_mdp(next_tensordict)
@@ -255,9 +271,9 @@ class EngineEnv(OneCallAtATime, EnvBase):
             got = f"a list of {len(own)}" if isinstance(own, (list, tuple)) else repr(own)
             raise ValueError(f"list_of_kwargs: got {got}, expected a list of {self._num_rows} dicts, one for each env")
         for index, each in enumerate(own):
-            if not isinstance(each, Mapping):
+            if each is not None and not isinstance(each, Mapping):
                 raise TypeError(f"list_of_kwargs: got {each!r} for env {index}, expected a dict")
-        return [_with_dicts_of_its_own({**each, **common}) for each in own]
+        return [_with_dicts_of_its_own({**(each or {}), **common}) for each in own]
 
     # ---------------------------------------------------------------- states
 
@@ -284,14 +300,19 @@ class EngineEnv(OneCallAtATime, EnvBase):
         rows = range(engine.num_envs)
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"state_dict: got {state_dict!r}, expected a dict")
-        states = [state_dict] * engine.num_envs
+        states = [deepcopy(state_dict) for _ in rows]
         if any(key.startswith("worker") for key in state_dict):
             missing = [f"worker{row}" for row in rows if f"worker{row}" not in state_dict]
             if missing or len(state_dict) != engine.num_envs:
                 raise KeyError(f"state_dict: got the keys {[*state_dict]}, expected worker0 to worker{len(rows) - 1}")
             states = [state_dict[f"worker{row}"] for row in rows]
         for row, state in zip(rows, states, strict=True):
-            engine.load_state(row, state)
+            try:
+                engine.load_state(row, state)
+            except Exception as error:
+                if self._batch_size:
+                    name_env(error, row)
+                raise
 
     # ---------------------------------------------------------------- copies, devices and the end
 
@@ -340,4 +361,4 @@ def kept_generator() -> AbstractContextManager[None]:
 
 def _with_dicts_of_its_own(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """A copy, down to the dicts in it: an env that takes its ``options`` apart changes no other's and no caller's."""
-    return {key: dict(value) if type(value) is dict else value for key, value in kwargs.items()}
+    return {key: deepcopy(value) if type(value) is dict else value for key, value in kwargs.items()}

@@ -82,6 +82,10 @@ class EngineFace(ABC):
     def on(self, device: torch.device) -> EngineFace:
         """The same engine's face on another device."""
 
+    def difference(self) -> str | None:
+        """How the envs disagree in keys, shapes or dtypes; None if they do not."""
+        return None
+
     def copying(self) -> AbstractContextManager[None]:
         """A context in which what is returned is the caller's own, whatever was chosen."""
         return nullcontext()
@@ -164,6 +168,16 @@ class EngineFace(ABC):
         if not any(ops):
             return NOTHING
         return self.engine.run(ops, self._step_inputs(tensordict, mask, ops))
+
+    def require_steppable(self, mask: torch.Tensor | None) -> None:
+        """Refuses to step envs of which one has to be reset before.
+
+        Args:
+            mask: the envs that are to be stepped; None for all.
+        """
+        states = bytes(self._block.state)
+        if states != self._all_running:
+            self._require_steppable(self._picked(self._step_all, mask)[0], states)
 
     # ---------------------------------------------------------------- what stands in a stepped TensorDict
 

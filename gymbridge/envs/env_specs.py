@@ -14,7 +14,7 @@ from gymbridge.envs.spec_access import FullSpecAttribute, LeafSpecAttribute
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordicts import entry, tensordict_of
 from gymbridge.envs.transitions import NextRoot
-from gymbridge.specs import Binary, Composite, StackedComposite, TensorSpec
+from gymbridge.specs import Binary, Composite, StackedComposite, TensorSpec, Unbounded
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,6 +58,11 @@ class EnvSpecs:
         self._specs: dict[str, Composite] = {
             "done": Composite({name: flag.clone() for name in FLAGS}, shape=self._batch_size, device=self._device),
             "state": Composite(shape=self._batch_size, device=self._device),
+            "reward": Composite(
+                reward=Unbounded((*self._batch_size, 1), device=self._device),
+                shape=self._batch_size,
+                device=self._device,
+            ),
         }
         self._specs_locked = False
         self._plan: SpecPlan | None = None

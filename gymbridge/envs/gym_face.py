@@ -112,6 +112,7 @@ class GymFace(EngineFace):
         )
         actions = Composite({"action": action_spec}, shape=batch_size, device=device)
         selection.require(actions)
+        selection.require_known([*leaf_keys(actions), *leaf_keys(observations), ("reward",)])
         observations = selection.of(observations)
         reward_spec = Unbounded((*batch_size, 1), device=device, dtype=reward_dtype)
         flag = Binary(1, (*batch_size, 1), device=device, dtype=torch.bool)

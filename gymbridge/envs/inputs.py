@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from gymbridge.specs import TensorSpec
 from gymbridge.specs._bridge import as_device
 
-__all__ = ["DeviceLike", "NestedKey", "as_seed", "env_device", "fits", "require_like", "require_showable"]
+__all__ = ["DeviceLike", "NestedKey", "as_seed", "env_device", "fits", "name_env", "require_like", "require_showable"]
 
 NestedKey: TypeAlias = str | tuple[str, ...]
 DeviceLike: TypeAlias = torch.device | str | int
@@ -78,6 +78,18 @@ def require_showable(tensordict: TensorDictBase, leaves: Iterable[tuple[NestedKe
         value = tensordict.get(key, None)
         if value is not None:
             require_like(key, value, spec, tensordict)
+
+
+def name_env(error: Exception, row: int) -> None:
+    """Puts the env at the beginning of what an error says.
+
+    Example:
+        >>> error = KeyError("action: missing")
+        >>> name_env(error, 2)
+        >>> error.args
+        ('env 2: action: missing',)
+    """
+    error.args = (f"env {row}: {error.args[0] if error.args else type(error).__name__}", *error.args[1:])
 
 
 def fits(shape: torch.Size, expected: torch.Size) -> bool:

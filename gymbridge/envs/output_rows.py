@@ -86,6 +86,7 @@ class OutputRows:
     Args:
         layout: which leaves the rows gave, if they are stacked; every flag is among them.
         columns: one stack a leaf, ``[num_rows, *B, …]``.
+        made: what the envs gave, if it is stacked, as they gave it.
 
     Example:
         >>> rows = OutputRows()
@@ -93,10 +94,13 @@ class OutputRows:
         (0, False)
     """
 
-    __slots__ = ("_rows", "columns", "layout")
+    __slots__ = ("_made", "_rows", "columns", "layout")
 
-    def __init__(self, layout: RowLayout | None = None, columns: Sequence[Any] = ()):
+    def __init__(
+        self, layout: RowLayout | None = None, columns: Sequence[Any] = (), made: Sequence[TensorDictBase] = ()
+    ):
         self._rows: dict[int, OutputRow] = {}
+        self._made = made
         self.layout = layout
         self.columns = columns
 
@@ -107,6 +111,10 @@ class OutputRows:
         if self.layout is None:
             return self._rows[row]
         return OutputRow(self.layout, [column[row] for column in self.columns], True)
+
+    def as_given(self, row: int) -> OutputRow:
+        """What a row gave in the env's own tensors: the stacks are handed out, and may have been changed since."""
+        return self[row] if self.layout is None else self.layout.reader(self._made[row])
 
     def __len__(self) -> int:
         return len(self._rows) if self.layout is None else len(self.columns[0])
@@ -199,7 +207,7 @@ class OutputReader:
                 values[position] = self._unusual(layout.keys[position], value)
         return OutputRow(layout, values, is_complete)
 
-    def stacked(self, made: Sequence[object]) -> OutputRows | None:
+    def stacked(self, made: Sequence[Any]) -> OutputRows | None:
         """What all envs of a batch gave, a leaf at a time; None where an output has to be looked at by itself."""
         values = []
         found: Any = None
@@ -222,7 +230,7 @@ class OutputReader:
             if any(flag is None and at is not None for flag, at in zip(given, flags, strict=True)):
                 return None
             stacks += completed_flags(*given, shape=(len(values), *shape), device=self.device)
-        return None if any(stack is None for stack in stacks) else OutputRows(layout.completed, stacks)
+        return None if any(stack is None for stack in stacks) else OutputRows(layout.completed, stacks, made)
 
     def _stack(self, column: Sequence[Any], layout: RowLayout, position: int) -> torch.Tensor | None:
         """The stack of a leaf; None where a value has to be looked at by itself."""

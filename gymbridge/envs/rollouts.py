@@ -188,6 +188,16 @@ def _require_room(env: EnvBase, out: TensorDictBase, lead: torch.Size, max_steps
         missing = [key for key in leaf_paths(row) if key not in present]
         if missing:
             raise ValueError(f"out: the keys {missing} are missing, got {present}")
+        for key in leaf_paths(row):
+            like, room = row.get(key), own.get(key)
+            if not isinstance(like, torch.Tensor):
+                continue
+            shape = (*like.shape[: row.ndim], own.batch_size[-1], *like.shape[row.ndim :])
+            if room.shape != shape or room.dtype is not like.dtype:
+                raise ValueError(
+                    f"out: {'.'.join(key)} has shape {[*room.shape]} and {room.dtype}, expected {[*shape]} and "
+                    f"{like.dtype}"
+                )
 
 
 def _has_rows(tensordict: TensorDictBase) -> bool:
@@ -197,13 +207,16 @@ def _has_rows(tensordict: TensorDictBase) -> bool:
 
 def _reset_done(env: EnvBase, root: TensorDictBase) -> TensorDictBase:
     root = root.copy()
-    groups = env._spec_plan.groups
-    if any(root.get((*path, "done"), None) is None for path in groups.paths):
+    parts = env._row_groups(root)
+    if any(part.get((*path, "done"), None) is None for part, groups in parts for path in groups.paths):
         return root
     ended = env._ended(root)
     if not ended.any():
         return root
-    groups.put_resets(root, ended)
+    if len(parts) == 1:
+        parts[0][1].put_resets(root, ended)
+    else:
+        root.set("_reset", ended)
     return env.reset(root)
 
 
@@ -298,9 +311,10 @@ def _write(out: TensorDictBase, steps: TensorDictBase) -> None:
 
 def _truncate(env: EnvBase, following: TensorDictBase) -> None:
     """Marks what a step gave as truncated, and so as done, in every group."""
-    for path in env._spec_plan.groups.paths:
-        for name in ("truncated", "done"):
-            following.set((*path, name), torch.ones_like(following.get((*path, name))))
+    for part, groups in env._row_groups(following):
+        for path in groups.paths:
+            for name in ("truncated", "done"):
+                part.set((*path, name), torch.ones_like(part.get((*path, name))))
 
 
 def _repeated(running: torch.Tensor, step: TensorDictBase, previous: TensorDictBase) -> TensorDictBase:

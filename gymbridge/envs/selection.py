@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gymbridge.envs.done_groups import FLAGS
 from gymbridge.envs.inputs import NestedKey
 from gymbridge.envs.spec_keys import leaf_keys
 from gymbridge.specs import Composite
@@ -53,19 +54,37 @@ class Selection:
         emptied = [key for key in groups if not leaf_keys(kept[key]) and leaf_keys(spec[key])]
         return kept.exclude(*emptied) if emptied else kept
 
-    def require(self, actions: Composite) -> None:
-        """Refuses to leave out an action.
+    def require(self, *specs: Composite) -> None:
+        """Refuses to leave out what a step has to be given, actions and states.
 
         Raises:
             ValueError: naming it.
         """
-        left_out = [key for key in leaf_keys(actions) if key not in self]
+        left_out = [key for spec in specs for key in leaf_keys(spec) if key not in self]
         if left_out:
             names = [key[0] if len(key) == 1 else key for key in left_out]
             raise ValueError(
-                f"{'selected_keys' if self._selected is not None else 'excluded_keys'}: the actions {names} are left "
-                f"out, expected them to stay"
+                f"{'selected_keys' if self._selected is not None else 'excluded_keys'}: the actions or states {names} "
+                f"are left out, expected them to stay"
             )
+
+    def require_known(self, keys: Iterable[Path]) -> None:
+        """Refuses keys that name nothing, and flags, which always stay.
+
+        Args:
+            keys: of all that the envs have.
+
+        Raises:
+            ValueError: naming them.
+        """
+        known = {key[:length] for key in keys for length in range(1, len(key) + 1)}
+        for name, given in (("selected_keys", self._selected), ("excluded_keys", self._excluded)):
+            odd = sorted(key for key in given or () if key not in known and "_mask" not in key)
+            if odd:
+                raise ValueError(f"{name}: no env has {odd}, expected some of {sorted(known)}")
+        flags = sorted(key for key in self._excluded if key[-1] in FLAGS)
+        if flags:
+            raise ValueError(f"excluded_keys: the flags {flags} always stay")
 
 
 def _paths(name: str, keys: Any) -> frozenset[Path]:

@@ -22,12 +22,21 @@ from gymbridge.envs.env_specs import (
     shown_before,
     shown_leaves,
 )
-from gymbridge.envs.inputs import require_showable
+from gymbridge.envs.inputs import name_env, require_showable
 from gymbridge.envs.output_rows import OutputRow, OutputRows, RowLayout
 from gymbridge.envs.selection import ALL_KEYS, Selection
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordict_host import RowInputs, TensorDictEnvDescription
-from gymbridge.envs.tensordicts import Assembler, dense_stack, entry, leaf_paths, picked_rows, row_of, versions
+from gymbridge.envs.tensordicts import (
+    Assembler,
+    dense_stack,
+    entry,
+    leaf_paths,
+    nothing_like,
+    picked_rows,
+    row_of,
+    versions,
+)
 from gymbridge.errors import SpecError
 from gymbridge.specs import Composite, OneHot, stack_specs
 from gymbridge.specs._keys import as_path
@@ -70,7 +79,8 @@ class TensorDictFace(EngineFace):
         self._share_individual_td = share_individual_td
         self._envs = first_alike(envs)
         for env in envs:
-            selection.require(env.full_action_spec)
+            selection.require(env.full_action_spec, *_states_observed(env))
+        selection.require_known([key for env in envs for kind in KINDS for key in leaf_keys(env._spec_of(kind))])
         self._take_specs({kind: self._stacked_specs([env._spec_of(kind) for env in envs], kind) for kind in KINDS})
         unlike = difference(envs)
         if share_individual_td is False and unlike is not None:
@@ -95,6 +105,7 @@ class TensorDictFace(EngineFace):
             ]
             for env in self._envs
         ]
+        self._shown_plans = [self._shown_plan(env) for env in self._envs]
         shown = [key for key in self._root_keys[0] if key not in self._left_out[0]]
         self._assemble_root = Assembler(shown, self.batch_size, device, self._sizes_of_groups("observation", "done"))
         self._last: dict[int, OutputRow | TensorDictBase] = {}
@@ -110,12 +121,25 @@ class TensorDictFace(EngineFace):
         face._last, face._last_outputs = self._last, self._last_outputs
         return face
 
+    def difference(self) -> str | None:
+        """See :class:`EngineFace`."""
+        return difference(self._envs)
+
     def _stacked_specs(self, specs: Sequence[Composite], kind: str) -> Composite:
         chosen = [self._selection.of(spec) if kind in ("observation", "reward") else spec for spec in specs]
         if self._device is not None:
             chosen = [spec.to(self._device) for spec in chosen]
         stacked: Composite = stack_specs(chosen, 0)
         return stacked
+
+    def _shown_plan(self, env: EnvSpecs) -> SpecPlan:
+        """What follows from the specs of a row's env without what is left out."""
+        if self._selection is ALL_KEYS:
+            return env._spec_plan
+        shown = EnvSpecs.of(env)
+        for kind in ("observation", "reward"):
+            shown._store_spec(kind, self._selection.of(env._spec_of(kind)))
+        return shown._spec_plan
 
     def _keys_left_out(self, env: EnvSpecs) -> list[Key]:
         """The leaves of what an env gives that are not returned, and the groups of which nothing is left."""
@@ -144,7 +168,7 @@ class TensorDictFace(EngineFace):
 
     def row_plan(self, row: int) -> SpecPlan:
         """See :class:`EngineFace`."""
-        return self._envs[row]._spec_plan
+        return self._shown_plans[row]
 
     def carry(
         self, tensordict: TensorDictBase, root: TensorDictBase, mask: torch.Tensor | None, *, with_next: bool
@@ -160,7 +184,7 @@ class TensorDictFace(EngineFace):
         """See :class:`EngineFace`; of a lazy stack row by row."""
         if self.is_dense:
             return super().step_mdp(tensordict)
-        rows = [env._spec_plan.next_root(row_of(tensordict, row)) for row, env in enumerate(self._envs)]
+        rows = [self._shown_plans[row].next_root(row_of(tensordict, row)) for row in range(self.engine.num_envs)]
         return LazyStackedTensorDict(*rows, stack_dim=0)
 
     def ended(self, tensordict: TensorDictBase) -> torch.Tensor:
@@ -209,7 +233,7 @@ class TensorDictFace(EngineFace):
         assemble = self._input_assemblers.get(keys)
         if assemble is None:
             assemble = self._input_assemblers[keys] = Assembler(keys, self._row_batch_size, device)
-        return assemble.each([leaf.unbind(0) for leaf in leaves])
+        return assemble.each([leaf.clone().unbind(0) for leaf in leaves])  # an env may keep or change what it is given
 
     def _is_given(self, preset: TensorDictBase) -> bool:
         """Whether what stands under ``"next"`` is what the last step gave, in which no policy has written since."""
@@ -227,7 +251,7 @@ class TensorDictFace(EngineFace):
                 if faults := spec.faults(given.get(key), key):
                     raise SpecError("; ".join(faults))
         except (KeyError, TypeError, ValueError) as error:
-            _name_env(error, row)
+            name_env(error, row)
             raise
         return plan.inputs_of(given) if mask is None else given
 
@@ -256,7 +280,7 @@ class TensorDictFace(EngineFace):
             try:
                 require_showable(row_of(tensordict, row), shown_leaves(env))
             except (TypeError, ValueError) as error:
-                _name_env(error, row)
+                name_env(error, row)
                 raise
 
     def _shows_all(self, tensordict: TensorDictBase) -> bool:
@@ -410,7 +434,7 @@ class TensorDictFace(EngineFace):
     def _latest(self, row: int) -> TensorDictBase | None:
         last = self._last.get(row)
         if last is None and row in self._last_outputs:
-            last = self._last_outputs[row]
+            last = self._last_outputs.as_given(row)
         return last.completed() if isinstance(last, OutputRow) else last
 
     def _put_together(
@@ -423,7 +447,7 @@ class TensorDictFace(EngineFace):
         if self._moves:
             rows = [row.to(self._device) for row in rows]
         if not self.is_dense:
-            return LazyStackedTensorDict(*rows, stack_dim=0)
+            return LazyStackedTensorDict(*(row.clone() for row in rows), stack_dim=0)  # not the envs' own tensors
         return dense_stack(_with_equal_keys(rows, tensordict, after_step), 0)
 
 
@@ -447,7 +471,7 @@ def _with_equal_keys(
             if caller is not None and after_step:
                 own = caller.get(("next", *key), own)
             if own is None or own.shape != keys[key].shape:
-                own = torch.zeros_like(keys[key])
+                own = nothing_like(keys[key])
             row.set(key, own)
     return rows
 
@@ -461,6 +485,8 @@ def _common_batch_size(envs: Sequence[EnvSpecs]) -> torch.Size:
     return envs[0].batch_size
 
 
-def _name_env(error: Exception, row: int) -> None:
-    """Puts the env at the beginning of what an error says."""
-    error.args = (f"env {row}: {error.args[0]}", *error.args[1:])
+def _states_observed(env: EnvSpecs) -> list[Composite]:
+    """The states that a step is given as observations of the one before."""
+    observed = leaf_keys(env.full_observation_spec)
+    states = [key for key in leaf_keys(env.full_state_spec) if key in observed]
+    return [env.full_state_spec.select(*states)] if states else []

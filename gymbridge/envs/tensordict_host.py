@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
+from gymnasium.error import ResetNeeded
 from tensordict import TensorDictBase
 
 from gymbridge.engine.block import Block
@@ -106,6 +107,7 @@ class TensorDictHost:
         # an env without a batch, that leaves the contract's rounds alone, is asked for its step without ceremony
         self._plain = [not env.batch_size and type(env)._next is EnvBase._next for env in envs]
         self._stacks = options.stacks and all(self._plain) and difference(envs) is None
+        self._batches = [row for row, env in enumerate(envs) if env.batch_size]
         self._whole_steps = {bytes([op]) * len(envs) for op in (Op.STEP, Op.STEP_MAYBE_RESET)}
         self._all_running = bytes([RowState.RUNNING]) * len(envs)
         self._all_in_next = bytes([Source.NEXT]) * len(envs)
@@ -114,6 +116,7 @@ class TensorDictHost:
         """See :class:`~gymbridge.engine.host.Host`."""
         report = Report()
         report.resets = OutputRows()
+        self._require_ready(ops, inputs)
         try:
             if self._stacks and ops in self._whole_steps:
                 steps = self._whole_step(inputs, report)
@@ -133,12 +136,32 @@ class TensorDictHost:
             raise
         return report
 
+    def _require_ready(self, ops: bytes, inputs: RowInputs) -> None:
+        """Refuses a round that an env which is a batch of its own would refuse, before any env has done its part."""
+        for row in self._batches:
+            env, mask = self.envs[row], inputs.mask(row)
+            step = ops[row] >= Op.STEP
+            if ops[row] and mask is not None and not (env.partial_step if step else env.partial_reset):
+                name = "step" if step else "reset"
+                raise ValueError(
+                    f"env {row}: _{name}: {type(env).__name__} has partial_{name}=False and is {name} whole only; got "
+                    f"the mask {mask}"
+                )
+            if step and isinstance(env, EngineEnv):
+                try:
+                    env._require_steppable(mask)
+                except ResetNeeded as error:
+                    raise ResetNeeded(f"env {row}: {error}") from None
+
     def _whole_step(self, inputs: RowInputs, report: Report) -> OutputRows:
         """Steps all envs, whose outputs are checked together, or each by itself where that cannot be."""
         made: list[Any] = []
         for row, (env, given) in enumerate(zip(self.envs, inputs.given, strict=True)):
             try:
-                made.append(env._step(given))  # type: ignore[arg-type]
+                out = env._step(given)  # type: ignore[arg-type]
+                if out is given:
+                    env._require_new("_step", out, given)
+                made.append(out)
             except Exception as error:
                 self._fail(row, error, report)
                 made.append(None)
@@ -182,7 +205,11 @@ class TensorDictHost:
 
     def _step(self, row: int, given: Any, mask: torch.Tensor | None) -> OutputRow:
         env = self.envs[row]
-        return self._taken(row, env._step(given) if self._plain[row] else env._next(given, mask))
+        if not self._plain[row]:
+            return self._taken(row, env._next(given, mask))
+        out = env._step(given)
+        env._require_new("_step", out, given)
+        return self._taken(row, out)
 
     def _taken(self, row: int, made: object) -> OutputRow:
         """What a step gave, if it is as the specs say."""
@@ -243,6 +270,8 @@ class TensorDictHost:
         env = self.envs[row]
         if _is_gym_env(env):
             env.engine.set_attribute(0, name, value)
+        elif hasattr(type(env), "set_attr"):  # a batch hands it on to its envs
+            env.set_attr(name, value)  # type: ignore[attr-defined]
         else:
             setattr(env, name, value)
 

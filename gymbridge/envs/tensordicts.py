@@ -27,6 +27,7 @@ __all__ = [
     "flattened",
     "leaf_paths",
     "non_tensor",
+    "nothing_like",
     "picked_rows",
     "put_entry",
     "row_of",
@@ -233,8 +234,13 @@ def picked_rows(mask: torch.Tensor, value: Any, other: Any) -> Any:
     if not mask.ndim:
         if mask:
             return value
-        return other if other is not None else _nothing_like(value)
+        return other if other is not None else nothing_like(value)
     if isinstance(value, torch.Tensor):
+        if other is not None and other.shape != value.shape:
+            raise ValueError(
+                f"rows of shape {[*value.shape]} and, where the mask leaves them out, {[*other.shape]} are no tensor: "
+                f"of shapes that change a batch of its own is stepped and reset whole"
+            )
         rows = mask.to(value.device).reshape((*mask.shape, *[1] * (value.ndim - mask.ndim)))
         return torch.where(rows, value, torch.zeros_like(value) if other is None else other)
     if not len(mask):
@@ -243,7 +249,8 @@ def picked_rows(mask: torch.Tensor, value: Any, other: Any) -> Any:
     return NonTensorStack(*[picked_rows(*row) for row in zip(mask, value, rest, strict=True)])
 
 
-def _nothing_like(value: Any) -> Any:
+def nothing_like(value: Any) -> Any:
+    """Zeros like a tensor; of data that are no tensor None."""
     if isinstance(value, torch.Tensor):
         return torch.zeros_like(value)
     return NonTensorData(None, batch_size=value.batch_size)

@@ -100,32 +100,11 @@ class GymFace(EngineFace):
         self._options = options
         self._selection = selection
         self._copy = copy
-        info_spec, reward_dtype = options.info_spec, options.reward_dtype
-        observations = observation_spec(env.observation_space, device=device, batch_size=batch_size)
-        if info_spec is not None:
-            observations.set("info", _batched_info_spec(info_spec, batch_size, device))
-        action_spec = space_to_spec(
-            env.action_space,
-            device=device,
-            batch_size=batch_size,
-            categorical_action_encoding=options.categorical_action_encoding,
-        )
-        actions = Composite({"action": action_spec}, shape=batch_size, device=device)
-        selection.require(actions)
-        selection.require_known([*leaf_keys(actions), *leaf_keys(observations), ("reward",)])
-        observations = selection.of(observations)
-        reward_spec = Unbounded((*batch_size, 1), device=device, dtype=reward_dtype)
-        flag = Binary(1, (*batch_size, 1), device=device, dtype=torch.bool)
-        specs = {
-            "observation": observations,
-            "action": actions,
-            "reward": selection.of(Composite(reward=reward_spec, shape=batch_size, device=device)),
-            "done": Composite({name: flag.clone() for name in FLAGS}, shape=batch_size, device=device),
-            "state": Composite(shape=batch_size, device=device),
-        }
+        specs = _batched_specs(env, batch_size, device, options, selection)
         self._take_specs(specs)
+        observations = specs["observation"]
         self._action_rows = TensorDictActionRows(
-            env.action_space, action_spec, batch_size, options.categorical_action_encoding
+            env.action_space, specs["action"]["action"], batch_size, options.categorical_action_encoding
         )
 
         kept = set(leaf_keys(observations))
@@ -145,7 +124,7 @@ class GymFace(EngineFace):
         self._assemble_root = Assembler([*self._keys, *flags], batch_size, device, groups)
         self._objects = _object_entries(env, self._keys, observations, batch_size, device)
         self._moves = device is not None and device.type != "cpu"
-        self._reward_dtype = reward_dtype if reward_dtype is torch.bfloat16 else None
+        self._reward_dtype = options.reward_dtype if options.reward_dtype is torch.bfloat16 else None
         self._no_actions = [None] * engine.num_envs
         self._latest = [np.empty_like(array) for array in self._next]
 
@@ -246,6 +225,37 @@ class GymFace(EngineFace):
             else _from_numpy(array).to(self._device or "cpu")
             for position, array in enumerate(arrays)
         ]
+
+
+def _batched_specs(
+    env: GymEnvDescription,
+    batch_size: torch.Size,
+    device: torch.device | None,
+    options: GymFaceOptions,
+    selection: Selection,
+) -> dict[str, Composite]:
+    """The specs of a batch of envs of one kind, of each kind of spec one."""
+    observations = observation_spec(env.observation_space, device=device, batch_size=batch_size)
+    if options.info_spec is not None:
+        observations.set("info", _batched_info_spec(options.info_spec, batch_size, device))
+    action = space_to_spec(
+        env.action_space,
+        device=device,
+        batch_size=batch_size,
+        categorical_action_encoding=options.categorical_action_encoding,
+    )
+    actions = Composite({"action": action}, shape=batch_size, device=device)
+    selection.require(actions)
+    selection.require_known([*leaf_keys(actions), *leaf_keys(observations), ("reward",)])
+    reward = Unbounded((*batch_size, 1), device=device, dtype=options.reward_dtype)
+    flag = Binary(1, (*batch_size, 1), device=device, dtype=torch.bool)
+    return {
+        "observation": selection.of(observations),
+        "action": actions,
+        "reward": selection.of(Composite(reward=reward, shape=batch_size, device=device)),
+        "done": Composite({name: flag.clone() for name in FLAGS}, shape=batch_size, device=device),
+        "state": Composite(shape=batch_size, device=device),
+    }
 
 
 def _object_entries(

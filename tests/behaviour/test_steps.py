@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gymnasium as gym
@@ -129,18 +130,16 @@ def test_rand_action_and_rand_step(contract: Engine) -> None:
 # ---------------------------------------------------------------- masks
 
 
-@pytest.mark.parametrize("form", ["[*B]", "[*B, 1]", "[*B, 2, 2]"])
+@pytest.mark.parametrize("form", ["[*B]", "[*B, 1]"])
 @pytest.mark.parametrize("call", ["step", "step_and_maybe_reset", "reset"])
 def test_masks_of_every_form_pick_the_same_envs(contract: Engine, form: str, call: str) -> None:
-    """Trailing dims are OR-ed, and the mask is consumed."""
+    """As the batch or as the flags, and the mask is consumed."""
     env = contract.make(CountingEnv)
     td = env.rand_action(env.reset())
     picked = first_row(contract)
     mask = picked
     if form == "[*B, 1]":
         mask = picked.unsqueeze(-1)
-    elif form == "[*B, 2, 2]":
-        mask = picked.reshape(*contract.batch_size, 1, 1) & torch.eye(2, dtype=torch.bool)
     if call == "reset":
         out = env.reset(td.set("_reset", mask))
         assert out["observation"][..., 0].eq(1).equal(picked)  # the second episode
@@ -149,6 +148,15 @@ def test_masks_of_every_form_pick_the_same_envs(contract: Engine, form: str, cal
     out = env.step(td.set("_step", mask))
     assert out["next", "observation"][..., 1].eq(1).equal(picked)
     assert "_step" not in out.keys()
+
+
+@pytest.mark.parametrize("call", ["step", "step_and_maybe_reset", "reset"])
+def test_a_mask_of_a_shape_that_no_flag_has_is_refused(contract: Engine, call: str) -> None:
+    env = contract.make(CountingEnv)
+    td = env.rand_action(env.reset())
+    mask = torch.ones((*contract.batch_size, 2), dtype=torch.bool)
+    with pytest.raises(ValueError, match=rf"got shape {re.escape(str([*mask.shape]))}, expected .* or .*1\]"):
+        getattr(env, call)(td.set("_reset" if call == "reset" else "_step", mask))
 
 
 def test_a_scalar_mask_is_for_every_env() -> None:

@@ -192,7 +192,7 @@ def _require_room(env: EnvBase, out: TensorDictBase, lead: torch.Size, max_steps
             like, room = row.get(key), own.get(key)
             if not isinstance(like, torch.Tensor):
                 continue
-            shape = (*like.shape[: row.ndim], own.batch_size[-1], *like.shape[row.ndim :])
+            shape = (*own.batch_size, *like.shape[row.ndim :])
             if room.shape != shape or room.dtype is not like.dtype:
                 raise ValueError(
                     f"out: {'.'.join(key)} has shape {[*room.shape]} and {room.dtype}, expected {[*shape]} and "
@@ -213,9 +213,9 @@ def _reset_done(env: EnvBase, root: TensorDictBase) -> TensorDictBase:
     ended = env._ended(root)
     if not ended.any():
         return root
-    if len(parts) == 1:
-        parts[0][1].put_resets(root, ended)
-    else:
+    if all(groups.paths == parts[0][1].paths for _, groups in parts):
+        env._spec_plan.groups.put_resets(root, ended)
+    else:  # masks of groups that only some envs have would leave the others without any
         root.set("_reset", ended)
     return env.reset(root)
 

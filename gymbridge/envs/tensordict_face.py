@@ -247,7 +247,7 @@ class TensorDictFace(EngineFace):
         plan = self._envs[row]._spec_plan
         try:
             plan.require_inputs(given)
-            for key, spec in self._one_hot_actions[row]:
+            for key, spec in () if mask is not None else self._one_hot_actions[row]:  # a batch looks for itself
                 if faults := spec.faults(given.get(key), key):
                     raise SpecError("; ".join(faults))
         except (KeyError, TypeError, ValueError) as error:

@@ -420,5 +420,5 @@ def test_a_missing_spec_is_named() -> None:
         def __init__(self) -> None:
             EnvBase.__init__(self)
 
-    with pytest.raises(AttributeError, match="Without has no reward_spec yet"):
-        _ = Without().reward_spec
+    with pytest.raises(AttributeError, match="Without has no action_spec yet"):
+        _ = Without().action_spec

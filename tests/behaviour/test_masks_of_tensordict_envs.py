@@ -20,7 +20,6 @@ Form = Callable[[torch.Tensor], torch.Tensor]
 FORMS: dict[str, Form] = {
     "[*B]": lambda picked: picked,
     "[*B, 1]": lambda picked: picked.unsqueeze(-1),
-    "[*B, 2, 2], OR-ed": lambda picked: picked[..., None, None] & torch.eye(2, dtype=torch.bool),
 }
 CALLS = ("step", "step_and_maybe_reset", "reset")
 

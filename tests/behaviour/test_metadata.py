@@ -50,9 +50,8 @@ class Mixed(EnvBase):
             },
             shape=shape,
         )
-        self.action_spec = Bounded(-1, 1, (*shape, 1))
         if not broken:
-            self.reward_spec = Unbounded((*shape, 1))
+            self.action_spec = Bounded(-1, 1, (*shape, 1))
         self.closed = 0
 
     batch_locked = False  # type: ignore[assignment]
@@ -184,7 +183,7 @@ def test_an_env_that_cannot_be_described_is_closed_too() -> None:
         EnvMetaData.metadata_from_env(maker)
     assert all(env.closed for env in maker.made)
     own = Recorder(Mixed)
-    with pytest.raises(AttributeError, match="reward_spec"):
+    with pytest.raises(AttributeError, match="action_spec"):
         EnvMetaData.metadata_from_env(lambda: own(broken=True))
     assert [env.closed for env in own.made] == [1]
 
@@ -194,7 +193,7 @@ def test_what_goes_wrong_in_close_does_not_hide_what_went_wrong_first() -> None:
         def close(self, *, raise_if_closed: bool = True) -> None:
             raise OSError("close")
 
-    with pytest.raises(AttributeError, match="reward_spec"):
+    with pytest.raises(AttributeError, match="action_spec"):
         EnvMetaData.metadata_from_env(lambda: BadClose(broken=True))
     with pytest.raises(OSError, match="close"):
         EnvMetaData.metadata_from_env(BadClose)

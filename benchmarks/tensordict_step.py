@@ -51,27 +51,16 @@ class Counting:
     """The env's own work, the same under both contracts."""
 
     length: int
-    count: int
+    count: torch.Tensor
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDict:
-        self.count = 0
-        no = torch.zeros(1, dtype=torch.bool)
-        return TensorDict(
-            {"count": torch.zeros(1, dtype=torch.int64), "done": no, "terminated": no.clone(), "truncated": no.clone()},
-            batch_size=torch.Size([]),
-        )
+        self.count = torch.zeros(1, dtype=torch.int64)
+        return TensorDict({"count": self.count, "terminated": self.count < 0}, batch_size=torch.Size([]))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDict:
-        self.count += int(tensordict["action"])
-        ended = torch.tensor([self.count >= self.length])
+        self.count = self.count + tensordict["action"]
         return TensorDict(
-            {
-                "count": torch.tensor([self.count]),
-                "reward": torch.ones(1),
-                "done": ended,
-                "terminated": ended.clone(),
-                "truncated": torch.zeros(1, dtype=torch.bool),
-            },
+            {"count": self.count, "reward": torch.ones(1), "terminated": self.count >= self.length},
             batch_size=torch.Size([]),
         )
 

@@ -34,6 +34,7 @@ class DoneGroups:
     Attributes:
         paths: the groups, ``()`` for the root, which comes first.
         nested: those that are not the root.
+        decisive: those that say whether an env has ended.
 
     Example:
         >>> from tensordict import TensorDict
@@ -57,7 +58,7 @@ class DoneGroups:
         self.paths = [*self._shapes]
         self.nested = [path for path in self.paths if path]
         self._has_root = () in self._shapes
-        self._decisive = self.paths[:1] if self._has_root else self.paths  # groups that say whether an env has ended
+        self.decisive = self.paths[:1] if self._has_root else self.paths
 
     # ---------------------------------------------------------------- flags
 
@@ -88,7 +89,7 @@ class DoneGroups:
     def ended(self, flags: TensorDictBase) -> torch.Tensor:
         """Which envs have ended: bool ``[*B]``, from what has every flag."""
         ended: Any = None
-        for path in self._decisive:
+        for path in self.decisive:
             done = _per_env(flags.get((*path, "done")), flags.ndim)
             ended = done if ended is None else ended | done
         result: torch.Tensor = ended
@@ -97,7 +98,7 @@ class DoneGroups:
     def keys_of_the_end(self, given: Collection[Path]) -> list[Path]:
         """Of the leaves that an env gave, the flags that say whether it has ended."""
         keys = []
-        for path in self._decisive:
+        for path in self.decisive:
             outcome = [key for key in ((*path, "terminated"), (*path, "truncated")) if key in given]
             keys += outcome if len(outcome) == 2 or (*path, "done") not in given else [*outcome, (*path, "done")]
         return keys
@@ -211,11 +212,13 @@ def completed_flags(
         shape: that of each flag.
         device: of flags of which none was given.
     """
-    ndim = len(shape)
-    done, terminated, truncated = [
-        flag.unsqueeze(-1) if flag is not None and flag.ndim == ndim - 1 else flag
-        for flag in (done, terminated, truncated)
-    ]
+    short = len(shape) - 1
+    if done is not None and done.ndim == short:
+        done = done.unsqueeze(-1)
+    if terminated is not None and terminated.ndim == short:
+        terminated = terminated.unsqueeze(-1)
+    if truncated is not None and truncated.ndim == short:
+        truncated = truncated.unsqueeze(-1)
     if terminated is None:
         if done is not None:
             terminated = done if truncated is None else done & ~truncated
@@ -224,7 +227,9 @@ def completed_flags(
         else:
             terminated = torch.zeros(tuple(shape), dtype=torch.bool, device=device)
     if truncated is None:
-        truncated = torch.zeros_like(terminated) if done is None else done & ~terminated
+        if done is None:
+            return terminated.clone(), terminated, torch.zeros_like(terminated)
+        truncated = done & ~terminated
     return terminated | truncated, terminated, truncated
 
 

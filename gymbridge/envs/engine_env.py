@@ -116,15 +116,17 @@ class EngineEnv(OneCallAtATime, EnvBase):
     @exclusive
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See :meth:`EnvBase.step`."""
-        self._require_open("step")
-        _ = self._engine_face or self._face
+        if self._engine_face is None:
+            self._require_open("step")
+            _ = self._face
         return super().step(tensordict)
 
     @exclusive
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """See :meth:`EnvBase.step_and_maybe_reset`; one round of the engine."""
-        self._require_open("step_and_maybe_reset")
-        _ = self._engine_face or self._face
+        if self._engine_face is None:
+            self._require_open("step_and_maybe_reset")
+            _ = self._face
         return super().step_and_maybe_reset(tensordict)
 
     @exclusive

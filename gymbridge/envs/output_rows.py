@@ -22,7 +22,6 @@ __all__ = ["OutputReader", "OutputRow", "OutputRows", "RowLayout"]
 Key = tuple[str, ...]
 
 _Tensor = torch.Tensor
-_TENSORS = {_Tensor}
 
 
 class RowLayout:
@@ -34,6 +33,7 @@ class RowLayout:
         position: key -> where its value is.
         has_extras: there are leaves that no spec has, a state say.
         end_positions: of the flags that say whether the env has ended.
+        done_positions: of the ``done`` flags among them, where they are what the other flags say.
         flags: positions of ``done``, ``terminated`` and ``truncated``, a group each; None for one that is missing, and
             for ``done`` where the other two, which say what it has to be, are there.
         others: positions of what is no flag.
@@ -45,6 +45,8 @@ class RowLayout:
         self.position = {key: position for position, key in enumerate(keys)}
         self.has_extras = any(key not in reader.leaves for key in keys)
         self.end_positions = [self.position[key] for key in reader.groups.keys_of_the_end(self.position)]
+        done = [(*path, "done") for path in reader.groups.decisive]
+        self.done_positions = [self.position[key] for key in done if key in self.position]
         leaves = [reader.leaves.get(key) for key in keys]
         self.dtypes = [None if leaf is None else leaf.spec.dtype for leaf in leaves]
         self.shapes = [None if leaf is None else leaf.spec.shape for leaf in leaves]
@@ -135,8 +137,12 @@ class OutputRows:
             flags = [out.values[position] for out in self._rows.values() for position in out.layout.end_positions]
             if not flags or not torch.cat([flag if flag.ndim == 1 else flag.reshape(-1) for flag in flags]).any():
                 return []
-        elif not any(self.columns[position].any() for position in self.layout.end_positions):
-            return []
+        else:  # every flag is there
+            for done in self.layout.done_positions:
+                if self.columns[done].any():
+                    break
+            else:
+                return []
         return [row for row, out in self.items() if out.layout.reader.groups.ended(out.completed()).any()]
 
 
@@ -224,19 +230,28 @@ class OutputReader:
         if layout is None:  # the first output of its kind
             return None
         columns = [*zip(*values, strict=True)]
-        stacks = [self._stack(columns[position], layout, position) for position in layout.others]
-        for flags, shape in zip(layout.flags, self._flag_shapes, strict=True):
-            given = [None if at is None else self._stack(columns[at], layout, at) for at in flags]
-            if any(flag is None and at is not None for flag, at in zip(given, flags, strict=True)):
+        stacks: list[torch.Tensor] = []
+        for position in layout.others:
+            stack = self._stack(columns[position], layout, position)
+            if stack is None:
                 return None
+            stacks.append(stack)
+        for flags, shape in zip(layout.flags, self._flag_shapes, strict=True):
+            given: list[torch.Tensor | None] = []
+            for at in flags:
+                stack = None if at is None else self._stack(columns[at], layout, at)
+                if stack is None and at is not None:
+                    return None
+                given.append(stack)
             stacks += completed_flags(*given, shape=(len(values), *shape), device=self.device)
-        return None if any(stack is None for stack in stacks) else OutputRows(layout.completed, stacks, made)
+        return OutputRows(layout.completed, stacks, made)
 
     def _stack(self, column: Sequence[Any], layout: RowLayout, position: int) -> torch.Tensor | None:
         """The stack of a leaf; None where a value has to be looked at by itself."""
         dtype = layout.dtypes[position]
-        if dtype is None or {*map(type, column)} != _TENSORS or {value.dtype for value in column} != {dtype}:
-            return None
+        for value in column:
+            if type(value) is not _Tensor or value.dtype is not dtype:
+                return None
         try:
             stack = torch.stack(column)  # type: ignore[arg-type]
         except RuntimeError:  # shapes that differ

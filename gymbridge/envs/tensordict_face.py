@@ -30,12 +30,12 @@ from gymbridge.envs.tensordict_host import RowInputs, TensorDictEnvDescription
 from gymbridge.envs.tensordicts import (
     Assembler,
     dense_stack,
+    entries,
     entry,
     leaf_paths,
     nothing_like,
     picked_rows,
     row_of,
-    versions,
 )
 from gymbridge.errors import SpecError
 from gymbridge.specs import Composite, OneHot, stack_specs
@@ -110,7 +110,7 @@ class TensorDictFace(EngineFace):
         self._assemble_root = Assembler(shown, self.batch_size, device, self._sizes_of_groups("observation", "done"))
         self._last: dict[int, OutputRow | TensorDictBase] = {}
         self._last_outputs = OutputRows()
-        self._given_next: dict[str, tuple[torch.Tensor, int]] = {}
+        self._given_next: dict[str, Any] = {}
         self._masks: list[torch.Tensor | None] | None = None
         self._assemblers: dict[RowLayout, tuple[list[int], Assembler]] = {}
         self._input_assemblers: dict[tuple[Key, ...], Assembler] = {}
@@ -239,7 +239,8 @@ class TensorDictFace(EngineFace):
         """Whether what stands under ``"next"`` is what the last step gave, in which no policy has written since."""
         given = self._given_next
         return len(preset.keys()) == len(given) and all(
-            entry(preset, name) is value and value._version == version for name, (value, version) in given.items()
+            entry(preset, name) is value and not value.is_inference() and value._version == 0
+            for name, value in given.items()
         )
 
     def _row_inputs(self, tensordict: TensorDictBase, row: int, mask: torch.Tensor | None) -> TensorDictBase:
@@ -294,7 +295,7 @@ class TensorDictFace(EngineFace):
             stacked = self._stacked(report.steps)
             if stacked is not None:
                 self.may_have_extras = report.steps.layout is None or report.steps.layout.has_extras
-                self._given_next = {} if self.groups.nested or torch.is_inference_mode_enabled() else versions(stacked)
+                self._given_next = {} if self.groups.nested else entries(stacked)
                 return stacked
         self.may_have_extras = True
         return self._put_together(

@@ -5,7 +5,16 @@ Where gymnasium has an error for a case (``ClosedEnvironmentError``, ``ResetNeed
 
 from __future__ import annotations
 
-__all__ = ["EnvOutputError", "EnvSpecError", "SpecError", "UnsupportedSpaceError"]
+from pickle import PicklingError
+
+__all__ = [
+    "EnvOutputError",
+    "EnvSpecError",
+    "SpecError",
+    "UnpicklableError",
+    "UnsupportedSpaceError",
+    "WorkerStartError",
+]
 
 
 class UnsupportedSpaceError(TypeError):
@@ -40,3 +49,11 @@ class EnvSpecError(AssertionError):
 
 class EnvOutputError(ValueError):
     """An env returned something that its spaces do not allow; the message names env, key, got and expected."""
+
+
+class WorkerStartError(RuntimeError):
+    """A worker process could not be started, or could not read what it is to run."""
+
+
+class UnpicklableError(PicklingError, TypeError):
+    """Something that is to go to a worker process cannot be pickled; the message names the part that is in the way."""

@@ -1,0 +1,50 @@
+"""Running one of our modules in a new interpreter, without the user's script."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import spawn
+
+__all__ = ["interrupts_blocked", "new_interpreter"]
+
+
+def new_interpreter(function: str, descriptors: Sequence[int], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Starts a new interpreter that calls one function and exits with what it returns.
+
+    It has this process's interpreter flags and ``sys.path``, the given descriptors and no others, and an empty standard
+    input. SIGINT is blocked until the function unblocks it, so that a Ctrl-C during the start does not end it.
+
+    Args:
+        function: ``"module:name"``; it is called with the descriptors' numbers, as strings.
+        descriptors: what it inherits.
+        environ: its environment variables.
+    """
+    module, _, name = function.partition(":")
+    # the path comes first of all: what the interpreter puts there itself, the working directory, is never looked into
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from {module} import {name}; "
+        f"from gymbridge.engine.workers.worker_main import leave; leave({name}(sys.argv[1:]))"
+    )
+    executable = spawn.get_executable()
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as `multiprocessing` does
+    with interrupts_blocked():
+        return subprocess.Popen(
+            [executable, *flags, "-c", code, *map(str, descriptors)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=descriptors,
+            env=environ,
+        )
+
+
+@contextlib.contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Blocks SIGINT in this thread, and in the processes that it starts meanwhile until they unblock it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

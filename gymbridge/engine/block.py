@@ -19,8 +19,8 @@ class Block:
 
     Args:
         layout: the layout.
-        memory: ``[layout.nbytes]`` uint8 or more, aligned to 64 bytes, which other processes may have too; private memory
-            of zeros unless given.
+        memory: ``[layout.nbytes]`` uint8 or more, aligned to 64 bytes, which other processes may see too; unless given,
+            private memory, all zeros.
 
     Attributes:
         layout: the layout.

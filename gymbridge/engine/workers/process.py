@@ -244,13 +244,13 @@ class ExecutedWorker(WorkerProcess):
 
     def _close_ours(self) -> None:
         super()._close_ours()
-        process = getattr(self, "_process", None)
-        if process is not None and process.poll() is None:
-            _closed_but_running.append(process)
+        if hasattr(self, "_process") and self._process.poll() is None:
+            _closed_but_running.append(self._process)
 
     def forget(self) -> None:
         """See :class:`WorkerProcess`."""
-        self._process.returncode = 0  # it is no child of this fork
+        if hasattr(self, "_process"):
+            self._process.returncode = 0  # it is no child of this fork
         super().forget()
 
 

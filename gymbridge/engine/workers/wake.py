@@ -122,7 +122,7 @@ class WakeEnd:
             EOFError: the other side is gone.
         """
         start = perf_counter()
-        if not self._look(start):
+        if not self._look(start, timeout):
             ready = self._poll.poll(None if timeout is None else max(0.0, timeout * 1e3))
             if not ready:
                 return None
@@ -157,11 +157,11 @@ class WakeEnd:
         self._recent_wait += _SHARE_OF_LATEST * (perf_counter() - waited_since - self._recent_wait)
         return byte[0]
 
-    def _look(self, start: float) -> bool:
+    def _look(self, start: float, timeout: float | None) -> bool:
         theirs, heard = self._theirs, self._heard
         if theirs is None or self._recent_wait >= LONG_WAIT_SECONDS or not self._look_seconds:
             return False
-        end = start + self._look_seconds
+        end = start + _shorter(self._look_seconds, timeout)
         while not 0 < (theirs[0] - heard) & 255 < 128:
             if perf_counter() > end:
                 return False
@@ -240,7 +240,7 @@ class WakeGroup:
             RuntimeError: one that was not pending woke this side, against the protocol of the two.
         """
         start = perf_counter()
-        self._look(pending, start)
+        self._look(pending, start, timeout)
         dead: set[int] = set()
         while pending and not dead:
             left = None if timeout is None else max(0.0, (start + timeout - perf_counter()) * 1e3)
@@ -262,12 +262,12 @@ class WakeGroup:
                 pending.discard(index)
         return dead
 
-    def _look(self, pending: set[int], start: float) -> None:
+    def _look(self, pending: set[int], start: float, timeout: float | None) -> None:
         """Takes the bytes that shared memory announces, for as long as looking is worth it."""
         look = min((self._ends[index].look_seconds for index in pending), default=0.0)
         if not look:
             return
-        end_of_look = start + look
+        end_of_look = start + _shorter(look, timeout)
         while pending:
             for index in [index for index in pending if self._ends[index].announced]:
                 self._ends[index].take(start)
@@ -285,6 +285,10 @@ def wake_pipes() -> tuple[WakeEnd, tuple[int, int]]:
         close_all(from_here)
         raise
     return WakeEnd(to_here[0], from_here[1]), (from_here[0], to_here[1])
+
+
+def _shorter(look_seconds: float, timeout: float | None) -> float:
+    return look_seconds if timeout is None else min(look_seconds, timeout)
 
 
 _BYTES = [bytes([byte]) for byte in range(256)]

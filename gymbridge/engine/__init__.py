@@ -18,6 +18,8 @@ One round, as :meth:`LocalEngine.run <gymbridge.engine.local.LocalEngine.run>` d
 - :mod:`~gymbridge.engine.host`: what an engine asks of the thing that runs envs; :mod:`~gymbridge.engine.gym_host` runs
   gymnasium envs, checking what they return with :mod:`~gymbridge.engine.conform` and writing it with
   :mod:`~gymbridge.engine.rows`; :mod:`~gymbridge.engine.contract` looks for all that is wrong with an env at once.
+- :mod:`~gymbridge.engine.workers`: worker processes, whatever they run; :mod:`~gymbridge.engine.shared_memory`: memory
+  that they share.
 - :mod:`~gymbridge.engine.local`: the engine whose host is in this process.
 - :mod:`~gymbridge.engine.reader`: how a front reads the block.
 - :mod:`~gymbridge.engine.calls`: refuses a call while another of the same front is under way.

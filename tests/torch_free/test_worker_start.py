@@ -350,12 +350,15 @@ def test_exit_handlers_and_threads_of_a_worker_are_ended_in_order(capfd: pytest.
 
 SCRIPT = """
 import sys
+import warnings
 import torch  # a stand-in, which lies beside this script
 import gymnasium as gym
 from gymbridge.engine.workers import start_worker
 
 with open("runs", "a") as runs:
     runs.write("the script ran\\n")
+
+class OwnWarning(Warning): ...
 
 class Size(gym.Wrapper):
     @property
@@ -369,16 +372,27 @@ class Own(gym.Env):
 gym.register("Own-v0", entry_point="__main__:Own")
 gym.register("Wrapped-v0", entry_point="__main__:Own", additional_wrappers=(Size.wrapper_spec(),))
 offset = 100
+warnings.simplefilter("error", torch.TracerWarning)  # names torch, but is no reason to import it
+warnings.simplefilter("error", OwnWarning)
+warnings.simplefilter("ignore", UserWarning)
 
 def job(side):
     own, wrapped = gym.make("Own-v0"), gym.make("Wrapped-v0")
     answer = offset + own.unwrapped.size, wrapped.get_wrapper_attr("size"), own.spec.entry_point
-    side.connection.send((answer, own.unwrapped, "torch" in sys.modules))
+    has_torch = "torch" in sys.modules
+    from torch import TracerWarning
+    raised = []
+    for category in (TracerWarning, OwnWarning, UserWarning):
+        try:
+            warnings.warn("-", category)
+        except Warning:
+            raised.append(category.__name__)
+    side.connection.send((answer, own.unwrapped, has_torch, raised))
 
 workers = [start_worker(lambda side: job(side), method=METHOD) for _ in range(3)]
 for worker in workers:
-    answer, env, has_torch = worker.connection.recv()
-    print(answer, type(env) is Own, has_torch, worker.exit_status(60))
+    answer, env, has_torch, raised = worker.connection.recv()
+    print(answer, type(env) is Own, has_torch, *raised, worker.exit_status(60))
 """
 
 
@@ -388,12 +402,12 @@ def test_a_script_needs_no_guard_and_runs_once(
     method: str, how: str, tmp_path: Path, subprocess_env: dict[str, str]
 ) -> None:
     """Classes, ids and functions of the script work in workers, which import only what these need."""
-    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "torch.py").write_text("class TracerWarning(Warning): ...")
     script = SCRIPT.replace("METHOD", repr(method)).replace("Size.wrapper_spec()", WRAPPER_SPEC)
     if how == "exec":  # as notebooks run their cells
         script = f"exec(compile({script!r}, '<cell>', 'exec'), vars(__import__('__main__')))"
     output = run_script(tmp_path, script, subprocess_env)
-    assert output.splitlines() == ["(103, 30, '__main__:Own') True False 0"] * 3
+    assert output.splitlines() == ["(103, 30, '__main__:Own') True False TracerWarning OwnWarning 0"] * 3
     assert (tmp_path / "runs").read_text() == "the script ran\n"
 
 

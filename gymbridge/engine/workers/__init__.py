@@ -28,8 +28,9 @@ end it holds tells the kernel to end it: a death signal of the parent would come
   runs in it.
 - :mod:`~gymbridge.engine.workers.starter` and :mod:`~gymbridge.engine.workers.starter_main`: the two sides of the
   starter; :mod:`~gymbridge.engine.workers.interpreter`: a new interpreter that does not run the user's script.
-- :mod:`~gymbridge.engine.workers.surroundings` and :mod:`~gymbridge.engine.workers.registrations`: what a worker takes
-  over from this process; :mod:`~gymbridge.engine.workers.pickling`: what stands in the way of that.
+- :mod:`~gymbridge.engine.workers.surroundings`: what a worker takes over from this process, with
+  :mod:`~gymbridge.engine.workers.registrations` and :mod:`~gymbridge.engine.workers.warning_filters`;
+  :mod:`~gymbridge.engine.workers.pickling`: what stands in the way of that.
 - :mod:`~gymbridge.engine.workers.channel` and :mod:`~gymbridge.engine.workers.wake`: messages and wake-ups.
 - :mod:`~gymbridge.engine.workers.parent_death` and :mod:`~gymbridge.engine.workers.descriptors`: what the kernel does.
 """

@@ -7,18 +7,16 @@ import importlib
 import os
 import pickle
 import random
-import re
 import sys
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from gymbridge.engine.workers.registrations import Registrations, registered
+from gymbridge.engine.workers.warning_filters import WarningFilter, current_filters, set_filters
 
 __all__ = ["Surroundings", "reseed", "without_mpi"]
 
@@ -53,7 +51,7 @@ class Surroundings:
         argv: ``sys.argv``.
         cwd: the working directory; None where it has been removed.
         environ: the environment variables, without MPI's.
-        warnings_filters: the warnings filters, pickled one by one.
+        warnings_filters: the warnings filters.
         specs: the gymnasium ids.
     """
 
@@ -61,7 +59,7 @@ class Surroundings:
     argv: list[str]
     cwd: str | None
     environ: dict[str, str]
-    warnings_filters: list[bytes]
+    warnings_filters: list[WarningFilter]
     specs: Mapping[str, EnvSpec] = field(repr=False)
     _packed: list[tuple[Mapping[str, EnvSpec], bytes]] = field(default_factory=list, init=False, repr=False)
 
@@ -82,7 +80,7 @@ class Surroundings:
             cwd = None
         changed = {**without_mpi(os.environ), **(environ or {})}
         variables = {name: value for name, value in changed.items() if value is not None}
-        return cls(list(sys.path), list(getattr(sys, "argv", [])), cwd, variables, _pickled_filters(), registered())
+        return cls(list(sys.path), list(getattr(sys, "argv", [])), cwd, variables, current_filters(), registered())
 
     def packed(self, known: Mapping[str, EnvSpec]) -> bytes:
         """Bytes for :func:`apply`, in a worker that has the gymnasium ids ``known`` already."""
@@ -112,29 +110,5 @@ def apply(packed: bytes) -> None:
     sys.path[:] = plain["path"]
     sys.argv[:] = plain["argv"]
     importlib.invalidate_caches()
-    _set_filters(plain["warnings_filters"])
+    set_filters(plain["warnings_filters"])
     plain["registrations"].apply()
-
-
-def _pickled_filters() -> list[bytes]:
-    """Each filter as the arguments of ``warnings.filterwarnings`` that make it."""
-    pickled = []
-    for action, message, category, module, line in list(warnings.filters):
-        with contextlib.suppress(Exception):  # a category that cannot be pickled
-            pickled.append(cloudpickle.dumps((action, _pattern(message), category, _pattern(module), line)))
-    return pickled
-
-
-def _pattern(pattern: re.Pattern[str] | str | None) -> str:
-    if pattern is None:
-        return ""
-    # the interpreter's own filters hold strings, which must match whole
-    return rf"{re.escape(pattern)}\Z" if isinstance(pattern, str) else pattern.pattern
-
-
-def _set_filters(pickled: list[bytes]) -> None:
-    warnings.resetwarnings()
-    for one in pickled:
-        with contextlib.suppress(Exception):  # a category that cannot be imported here
-            action, message, category, module, line = cloudpickle.loads(one)
-            warnings.filterwarnings(action, message, category, module, line, append=True)

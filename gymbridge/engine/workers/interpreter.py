@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import spawn
 
-__all__ = ["interrupts_blocked", "new_interpreter"]
+__all__ = ["interrupts_blocked", "new_interpreter", "own_signals"]
 
 
 def new_interpreter(function: str, descriptors: Sequence[int], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -38,6 +38,17 @@ def new_interpreter(function: str, descriptors: Sequence[int], environ: Mapping[
             pass_fds=descriptors,
             env=environ,
         )
+
+
+def own_signals() -> None:
+    """In a new interpreter: ignores SIGINT, and nothing else that the process that started it may ignore.
+
+    An ignored SIGCHLD would lose the exit codes of children, an ignored SIGTERM would make ``terminate`` do nothing.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 @contextlib.contextmanager

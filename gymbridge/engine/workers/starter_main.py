@@ -13,10 +13,11 @@ import importlib
 import os
 import pickle
 import select
-import signal
 import struct
 import traceback
 from typing import NamedTuple
+
+from gymbridge.engine.workers.interpreter import own_signals
 
 __all__ = ["ENDED", "FAILED", "PRELOADED", "STARTED", "Message", "main"]
 
@@ -54,11 +55,7 @@ def main(arguments: list[str]) -> int:
         arguments: descriptors of the control socket and of the parent's pidfd.
     """
     control, parent = map(int, arguments)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # what the parent ignores, its children do: an ignored SIGCHLD would lose exit codes, an ignored SIGTERM `terminate`
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    own_signals()
     for descriptor in (control, parent):
         os.set_inheritable(descriptor, False)
     for name in PRELOADED:

@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn
 from gymbridge.engine.workers import surroundings
 from gymbridge.engine.workers.channel import Channel, StartFailure
 from gymbridge.engine.workers.descriptors import anonymous_file, close_all, read_file
+from gymbridge.engine.workers.interpreter import own_signals
 from gymbridge.engine.workers.parent_death import die_with_lifeline
 from gymbridge.engine.workers.wake import WakeEnd
 
@@ -95,7 +96,7 @@ def run_job(side: WorkerSide, load: Callable[[], Job]) -> int:
 
     Where ``load`` raises, the error goes to the other side, whose next ``recv`` raises it.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # here for forks of `multiprocessing`; others do already
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # a process that the env forks would else hold our pipes open, and the parent would wait for their end
     os.register_at_fork(after_in_child=side.close)
@@ -138,6 +139,7 @@ def executed(arguments: Sequence[str]) -> int:
     lifeline, payload, connection, wake_read, wake_write, *passed = map(int, arguments)
     for descriptor in (lifeline, payload, connection, wake_read, wake_write, *passed):
         os.set_inheritable(descriptor, False)
+    own_signals()
     die_with_lifeline(lifeline)
     return run_payload(WorkerDescriptors(payload, connection, wake_read, wake_write, tuple(passed)))
 

@@ -21,7 +21,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -266,19 +266,26 @@ def timed(run: Run, steps: int) -> float:
     return (time.perf_counter() - start) / steps * 1e6
 
 
-def start(name: str, kind: str, num_envs: int) -> tuple[Run, Close] | str:
+def start(candidate: Candidate, kind: str, num_envs: int) -> tuple[Run, Close] | str:
     """The candidate after its first steps, or why there is none."""
     try:
-        run, close = CANDIDATES[name].build(kind, num_envs)
+        run, close = candidate.build(kind, num_envs)
         run(20)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return run, close
 
 
-def measure(names: Iterable[str], kind: str, num_envs: int, rounds: int, seconds: float) -> dict[str, Cell]:
+def measure(
+    names: Iterable[str],
+    kind: str,
+    num_envs: int,
+    rounds: int,
+    seconds: float,
+    candidates: Mapping[str, Candidate] = CANDIDATES,
+) -> dict[str, Cell]:
     """Time the candidates in turn, ``rounds`` times for about ``seconds`` each."""
-    started = {name: start(name, kind, num_envs) for name in names}
+    started = {name: start(candidates[name], kind, num_envs) for name in names}
     failed = {name: Cell(failure=outcome) for name, outcome in started.items() if isinstance(outcome, str)}
     running = {name: outcome for name, outcome in started.items() if not isinstance(outcome, str)}
     gc.collect()
@@ -327,13 +334,15 @@ def circumstances() -> dict[str, str]:
     }
 
 
-def table(names: list[str], columns: dict[str, dict[str, Cell]]) -> str:
+def table(
+    names: list[str], columns: dict[str, dict[str, Cell]], candidates: Mapping[str, Candidate] = CANDIDATES
+) -> str:
     """A markdown table: a row a candidate, a column a kind and number of envs, ``median (ratio)`` in the cells."""
     lines = ["| us a step (times gymbridge's) | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
     for name in names:
-        row = [CANDIDATES[name].title]
+        row = [candidates[name].title]
         for cells in columns.values():
-            cell, reference = cells[name], cells.get(CANDIDATES[name].against, Cell())
+            cell, reference = cells[name], cells.get(candidates[name].against, Cell())
             text = "-"
             if cell.rounds:
                 text = f"{cell.median:.0f}" if cell.median >= 100 else f"{cell.median:.3g}"
@@ -354,7 +363,9 @@ def failures(columns: dict[str, dict[str, Cell]]) -> list[str]:
     return [f"- {name}, {', '.join(where)}: {why}" for (name, why), where in found.items()]
 
 
-def as_json(columns: dict[str, dict[str, Cell]]) -> list[dict[str, Any]]:
+def as_json(
+    columns: dict[str, dict[str, Cell]], candidates: Mapping[str, Candidate] = CANDIDATES
+) -> list[dict[str, Any]]:
     return [
         {
             "case": column,
@@ -363,11 +374,11 @@ def as_json(columns: dict[str, dict[str, Cell]]) -> list[dict[str, Any]]:
             "us_per_step": cell.median if cell.rounds else None,
             "us_per_step_rounds": cell.rounds,
             "ratio": cell.ratio(reference) if cell.rounds and reference.rounds else None,
-            "against": CANDIDATES[name].against,
+            "against": candidates[name].against,
         }
         for column, cells in columns.items()
         for name, cell in cells.items()
-        for reference in [cells.get(CANDIDATES[name].against, Cell())]
+        for reference in [cells.get(candidates[name].against, Cell())]
     ]
 
 

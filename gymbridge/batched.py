@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from tensordict import TensorDictBase
 
 from gymbridge.engine.calls import exclusive
 from gymbridge.engine.gym_host import GymEnvDescription, close_all
 from gymbridge.engine.host import Engine
-from gymbridge.engine.local import LocalEngine, make_all
+from gymbridge.engine.local import LocalEngine
+from gymbridge.engine.makers import EnvMaker, make_all
+from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_env import EngineEnv
-from gymbridge.envs.engine_face import EngineFace, FaceOptions
-from gymbridge.envs.gym_env import EnvMaker, GymEnv
-from gymbridge.envs.inputs import DeviceLike
+from gymbridge.envs.engine_face import EngineFace
+from gymbridge.envs.gym_env import GymEnv
+from gymbridge.envs.gym_face import GymFace, GymFaceOptions
+from gymbridge.envs.inputs import DeviceLike, NestedKey
 from gymbridge.envs.per_env import PerEnv
+from gymbridge.envs.selection import Selection
+from gymbridge.envs.tensordict_face import TensorDictFace
+from gymbridge.envs.tensordict_host import TensorDictEnvDescription, TensorDictHostOptions
+from gymbridge.envs.tensordicts import fill, leaf_paths
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,7 +39,7 @@ Maker = Callable[..., Any]
 
 
 class BatchedEnvBase(EngineEnv):
-    """``N`` envs as one TensorDict env of batch size ``[N]``: what the batched envs share.
+    """``N`` envs as one TensorDict env of batch size ``[N, *B]``, ``B`` that of an env: what the batched envs share.
 
     Nothing starts before the first use; reading a spec is one. A use after ``close`` starts the envs again.
 
@@ -38,10 +47,21 @@ class BatchedEnvBase(EngineEnv):
         num_envs: ``N``.
         create_env_fn: a gymnasium id, a callable that makes an env, or a list of ``N`` of these.
         create_env_kwargs: keyword arguments of the makers: a dict, of which each env gets a copy, or one dict an env.
+        num_workers: taken as ``num_envs`` where that is not given, as TorchRL's callers mean it.
         device: device of what is returned; unless told, that of the envs.
+        share_individual_td: True for lazy stacks, in which each env has a TensorDict of its own; False for dense
+            results; None for these where keys, shapes and dtypes of the envs agree, else lazy stacks.
+        use_buffers: None or True for what leaves no trace in a graph; False lets gradients flow through the envs.
+        policy_proof: a policy, of which the keys that it writes get a place in ``fake_tensordict()`` and, where it
+            writes them under ``"next"`` (recurrent states), in what ``reset`` returns: zeros.
+        selected_keys, excluded_keys: observations and rewards that alone are returned, or that are not; flags always
+            are. The key of a group stands for all in it.
+        copy: what is returned stays as it is. With False, results of gymnasium envs are views, valid until the next
+            call; those of TensorDict envs are the caller's own either way.
+        auto_wrap_envs: here for TorchRL's callers; makers of any kind work, lambdas included.
 
     Raises:
-        ValueError: fewer than one env, or a list of another length.
+        ValueError: fewer than one env, a list of another length, or both ``selected_keys`` and ``excluded_keys``.
         TypeError: something that makes no env.
 
     Example:
@@ -52,34 +72,56 @@ class BatchedEnvBase(EngineEnv):
 
     def __init__(
         self,
-        num_envs: int,
-        create_env_fn: str | Maker | Sequence[str | Maker],
+        num_envs: int | None = None,
+        create_env_fn: str | Maker | Sequence[str | Maker] | None = None,
         *,
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        num_workers: int | None = None,
         device: DeviceLike | None = None,
+        share_individual_td: bool | None = None,
+        use_buffers: bool | None = None,
+        policy_proof: Callable[[TensorDictBase], TensorDictBase] | None = None,
+        selected_keys: Sequence[NestedKey] | None = None,
+        excluded_keys: Sequence[NestedKey] | None = None,
+        copy: bool = True,
+        auto_wrap_envs: bool = True,
     ):
-        if isinstance(num_envs, bool) or not isinstance(num_envs, (int, np.integer)):
-            raise TypeError(f"num_envs: got {num_envs!r}, expected an int")
-        num_envs = int(num_envs)
-        if num_envs < 1:
-            raise ValueError(f"num_envs: got {num_envs}, expected at least 1")
+        num_envs = _count("num_envs", num_workers if num_envs is None else num_envs)
         super().__init__(device=device, batch_size=(num_envs,))
         self.num_envs = num_envs
-        if isinstance(create_env_fn, gym.Env) and num_envs > 1:
+        if hasattr(create_env_fn, "step") and not isinstance(create_env_fn, type) and num_envs > 1:
             raise TypeError(
                 f"create_env_fn: got one env for {num_envs}, expected an id, a callable that makes an env, or a list"
             )
         created = _one_each("create_env_fn", create_env_fn, num_envs)
         kwargs = _one_each("create_env_kwargs", {} if create_env_kwargs is None else create_env_kwargs, num_envs)
         _require_dicts("create_env_kwargs", kwargs)
-        self._makers = [EnvMaker(fn, copy.deepcopy(dict(own))) for fn, own in zip(created, kwargs, strict=True)]
+        self._makers = [EnvMaker(fn, deepcopy(dict(own))) for fn, own in zip(created, kwargs, strict=True)]
+        for name, option in (("share_individual_td", share_individual_td), ("use_buffers", use_buffers)):
+            if option not in (None, True, False):
+                raise TypeError(f"{name}: got {option!r}, expected True, False or None")
+        if policy_proof is not None and not callable(policy_proof):
+            raise TypeError(f"policy_proof: got {policy_proof!r}, expected a policy")
+        self._share_individual_td = share_individual_td
+        self._use_buffers = use_buffers
+        self._policy_proof = policy_proof
+        self._policy_outputs: TensorDictBase | None = None
+        self._selection = Selection(selected_keys, excluded_keys)
+        self._copy = copy
 
     @property
     def device(self) -> torch.device | None:
         """Device of all that the env returns; that of the envs unless told, which starts them if they never ran."""
-        if self._device is None and "observation" not in self._specs:
+        if self._device is None and not self._has_specs:
             _ = self._face
         return self._device
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """``[N, *B]``; ``B`` is that of an env, which starts them if they never ran."""
+        if not self._has_specs:
+            _ = self._face
+        return self._batch_size
 
     @exclusive
     def start(self) -> Self:
@@ -109,9 +151,54 @@ class BatchedEnvBase(EngineEnv):
         each = _one_each("kwargs", kwargs, self.num_envs)
         _require_dicts("kwargs", each)
         self._makers = [
-            EnvMaker(maker.source, {**maker.kwargs, **copy.deepcopy(dict(own))})
+            EnvMaker(maker.source, {**maker.kwargs, **deepcopy(dict(own))})
             for maker, own in zip(self._makers, each, strict=True)
         ]
+
+    def add_truncated_keys(self) -> Self:
+        """Refused: flags are the envs' own.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError(f"add_truncated_keys: call it on the envs that {type(self).__name__} runs, in their maker")
+
+    # ---------------------------------------------------------------- what a policy writes
+
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """See :meth:`EngineEnv.reset`; with a ``policy_proof``, the policy's recurrent states are there as zeros."""
+        root = super().reset(tensordict, **kwargs)
+        if self._policy_proof is not None:
+            states = self._outputs_of_policy().get("next", None)
+            if states is not None:
+                fill(root, states.clone())
+        return root
+
+    def fake_tensordict(self) -> TensorDictBase:
+        """See :meth:`EnvBase.fake_tensordict`; with a ``policy_proof``, what the policy writes has a place in it."""
+        fake = super().fake_tensordict()
+        if self._policy_proof is not None:
+            outputs = self._outputs_of_policy()
+            fill(fake, outputs.clone())
+            states = outputs.get("next", None)
+            if states is not None:
+                fill(fake, states.clone())
+        return fake
+
+    def _outputs_of_policy(self) -> Any:
+        """Zeros at the keys that the policy writes and no spec has, found by one call with a fake TensorDict."""
+        if self._policy_outputs is None and self._policy_proof is not None:
+            fake = super().fake_tensordict()
+            known = set(leaf_paths(fake))
+            given = fake.exclude("next")
+            with torch.no_grad():
+                written = self._policy_proof(given)
+            if not isinstance(written, TensorDictBase):
+                raise TypeError(f"policy_proof: got {type(written).__name__}, expected the TensorDict with the action")
+            new = [path for path in leaf_paths(written) if path not in known]
+            zeros: Any = torch.zeros_like(written.select(*new))
+            self._policy_outputs = zeros
+        return self._policy_outputs
 
     # ---------------------------------------------------------------- the envs themselves
 
@@ -125,8 +212,8 @@ class BatchedEnvBase(EngineEnv):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if hasattr(type(self), name):  # one of our own properties raised: its error, not ours
             object.__getattribute__(self, name)
-        call = self._face.engine.call
-        return PerEnv(_of_env(call, row, name) for row in range(self.num_envs))
+        engine = self._face.engine
+        return PerEnv(_of_env(engine, row, name) for row in range(self.num_envs))
 
     @exclusive
     def set_attr(self, name: str, value: Any) -> None:
@@ -136,12 +223,12 @@ class BatchedEnvBase(EngineEnv):
             ValueError: a list or tuple of another length.
         """
         for row, own in enumerate(_one_each("value", value, self.num_envs)):
-            self._face.engine.call(row, "set_wrapper_attr", (name, own))
+            self._face.engine.set_attribute(row, name, own)
 
 
-def _of_env(call: Callable[..., Any], row: int, name: str) -> Any:
+def _of_env(engine: Engine[Any], row: int, name: str) -> Any:
     try:
-        return call(row, "get_wrapper_attr", (name,))
+        return engine.attribute(row, name)
     except AttributeError as error:
         raise AttributeError(f"env {row} has no attribute {name!r}") from error
 
@@ -150,6 +237,14 @@ def _require_dicts(name: str, each: Sequence[Any]) -> None:
     for own in each:
         if not isinstance(own, Mapping):
             raise TypeError(f"{name}: got {own!r} of type {type(own).__name__}, expected a dict")
+
+
+def _count(name: str, given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
+        raise TypeError(f"{name}: got {given!r}, expected an int")
+    if given < 1:
+        raise ValueError(f"{name}: got {given}, expected at least 1")
+    return int(given)
 
 
 def _one_each(name: str, given: Any, num_envs: int) -> list[Any]:
@@ -162,19 +257,22 @@ def _one_each(name: str, given: Any, num_envs: int) -> list[Any]:
 
 
 class SerialEnv(BatchedEnvBase):
-    """``N`` gymnasium envs of one kind, stepped one after the other in this process.
+    """``N`` envs, stepped one after the other in this process.
+
+    The envs are gymnasium envs, of which those of one kind are run straight into the batch, or TensorDict envs
+    (:class:`~gymbridge.envs.EnvBase`), or some of each. Envs that differ in spaces or specs are a multi-task batch: its
+    results are lazy stacks, in which each env has its own keys and shapes.
 
     Args:
         num_envs: ``N``.
-        create_env_fn: a gymnasium id, a callable that makes a ``gymnasium.Env`` or a :class:`~gymbridge.envs.GymEnv`
-            (whose options then hold for the batch), or a list of ``N`` of these.
-        create_env_kwargs: keyword arguments of the makers: a dict, of which each env gets a copy, or one dict an env.
-        device: device of what is returned; unless told, that of the envs.
+        create_env_fn: a gymnasium id, a callable that makes a ``gymnasium.Env`` or an ``EnvBase`` (the options of a
+            :class:`~gymbridge.envs.GymEnv` then hold for the batch), or a list of ``N`` of these.
+        **options: see :class:`BatchedEnvBase`.
 
     Raises:
-        ValueError: fewer than one env, a list of another length, envs that differ in spaces or options (at the first
-            use; the message names the env), or one env object from two makers.
-        TypeError: something that makes no gymnasium env.
+        ValueError: fewer than one env, a list of another length, one env object from two makers, envs of differing
+            batch sizes, or an option that cannot be had with these envs (at the first use).
+        TypeError: something that makes no env.
 
     Example:
         >>> env = SerialEnv(3, "CartPole-v1")
@@ -186,55 +284,65 @@ class SerialEnv(BatchedEnvBase):
         >>> env.rollout(20, break_when_any_done=False).batch_size
         torch.Size([3, 20])
         >>> env.close()
+        >>> two_tasks = SerialEnv(2, ["CartPole-v1", "Pendulum-v1"])
+        >>> [observation.shape for observation in two_tasks.reset().get("observation", as_list=True)]
+        [torch.Size([4]), torch.Size([3])]
+        >>> two_tasks.close()
     """
 
     def _make_face(self) -> EngineFace:
-        made = make_all(self._makers, gym.Env, GymEnv)
+        made = make_all(self._makers, gym.Env, EnvBase)
         try:
-            envs, options = self._unwrapped(made)
-            engine = LocalEngine(envs, options.host)
-            _require_one_kind(engine)
-            engine.allocate()
-            return EngineFace(engine, self.batch_size, self._device, options)
+            _require_distinct(made)
+            return self._gym_face(made) or self._tensordict_face(made)
         except BaseException:
             with suppress(Exception):  # what went wrong first is what the caller is to see
                 close_all(made)
             raise
 
-    def _unwrapped(self, made: list[Any]) -> tuple[list[gym.Env[Any, Any]], FaceOptions]:
-        """The gymnasium envs, and how they look; takes over the device of ``GymEnv`` objects if none was given."""
-        envs = [env.env if isinstance(env, GymEnv) else env for env in made]
-        for index, env in enumerate(envs):
-            same = [other for other in range(index) if envs[other].unwrapped is env.unwrapped]
-            if same:
-                raise ValueError(
-                    f"the makers of envs {same[0]} and {index} gave one and the same env: {env.unwrapped!r}"
-                )
+    def _gym_face(self, made: list[Any]) -> EngineFace | None:
+        """The face of gymnasium envs of one kind; None where the envs are anything else."""
         options = [env.options if isinstance(env, GymEnv) else None for env in made]
-        for index, own in enumerate(options):
-            if own != options[0]:
-                raise ValueError(
-                    f"env {index} is {_kind(made[index])}, and env 0 is {_kind(made[0])}: a batch has envs of one kind"
-                )
-        if options[0] is None:
-            return envs, FaceOptions()
-        devices = {env.device for env in made}
-        if self._device is None:
+        of_one_kind = all(isinstance(env, (gym.Env, GymEnv)) for env in made) and all(o == options[0] for o in options)
+        if not of_one_kind or self._share_individual_td:
+            return None
+        envs = [env.env if isinstance(env, GymEnv) else env for env in made]
+        if any(
+            getattr(env, name) != getattr(envs[0], name)
+            for env in envs
+            for name in ("observation_space", "action_space")
+        ):
+            return None
+        self._take_device([env for env in made if isinstance(env, GymEnv)])
+        face_options = options[0] or GymFaceOptions()
+        engine: LocalEngine[Any, GymEnvDescription] = LocalEngine(envs, face_options.host)
+        engine.allocate()
+        return GymFace(engine, torch.Size([self.num_envs]), self._device, face_options, self._selection, self._copy)
+
+    def _tensordict_face(self, made: list[Any]) -> EngineFace:
+        envs = [env if isinstance(env, EnvBase) else GymEnv(env) for env in made]
+        self._take_device(envs)
+        if self._use_buffers and any(env.has_dynamic_specs for env in envs):
+            warnings.warn("use_buffers: got True with an env of dynamic specs, which go without", stacklevel=2)
+        gradients = self._share_individual_td is True or self._use_buffers is False
+        options = TensorDictHostOptions(gradients)
+        engine: LocalEngine[EnvBase, TensorDictEnvDescription] = LocalEngine(envs, options)
+        engine.allocate()
+        return TensorDictFace(engine, self._device, self._selection, self._share_individual_td)
+
+    def _take_device(self, envs: list[EnvBase]) -> None:
+        """Takes over the device of the envs if none was given."""
+        devices = {env.device for env in envs}
+        if self._device is None and devices:
             if len(devices) > 1:
                 raise ValueError(f"device: the envs have the devices {devices}: say which one the batch is to have")
-            self._device = made[0].device
-        return envs, options[0]
+            self._device = devices.pop()
 
 
-def _kind(env: Any) -> str:
-    return f"a GymEnv with {env.options}" if isinstance(env, GymEnv) else f"a {type(env).__name__}"
-
-
-def _require_one_kind(engine: Engine[GymEnvDescription]) -> None:
-    """Refuses envs whose spaces are not those of env 0."""
-    first = engine.descriptions[0]
-    for index, env in enumerate(engine.descriptions):
-        for name in ("observation_space", "action_space"):
-            got, expected = getattr(env, name), getattr(first, name)
-            if got != expected:
-                raise ValueError(f"env {index}: got the {name} {got}, expected {expected} as env 0 has it")
+def _require_distinct(made: list[Any]) -> None:
+    """Refuses one env object from two makers."""
+    cores = [getattr(env.env if isinstance(env, GymEnv) else env, "unwrapped", env) for env in made]
+    for index, core in enumerate(cores):
+        for other in range(index):
+            if cores[other] is core:
+                raise ValueError(f"the makers of envs {other} and {index} gave one and the same env: {core!r}")

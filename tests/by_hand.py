@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from tensordict import TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_leaf_nontensor, is_non_tensor
 
 Leaves = dict[tuple[str, ...], np.ndarray]
 
@@ -136,13 +136,26 @@ def zeros(space: spaces.Space) -> Any:
 
 
 def assert_equal(got: TensorDictBase, expected: TensorDictBase, where: str = "td") -> None:
-    """Same keys, batch size, devices, shapes, dtypes and bits; NaN equals NaN."""
-    assert got.batch_size == expected.batch_size, f"{where}: batch size"
+    """Same keys, batch size, devices, shapes, dtypes, bits and data; NaN equals NaN.
+
+    Where one of the two is a lazy stack, the rows are compared.
+    """
+    assert got.batch_size == expected.batch_size, f"{where}: batch size {got.batch_size}, not {expected.batch_size}"
     assert got.device == expected.device, f"{where}: device {got.device}, expected {expected.device}"
-    assert filled(got) == filled(expected), where
+    if is_lazy(got) or is_lazy(expected):
+        for row, (mine, theirs) in enumerate(zip(got.unbind(0), expected.unbind(0), strict=True)):
+            assert_equal(mine, theirs, f"{where}[{row}]")
+        return
+    assert filled(got) == filled(expected), f"{where}: {sorted(filled(got))}, expected {sorted(filled(expected))}"
     for name in filled(expected):
         mine, theirs = got.get(name), expected.get(name)
+        if is_non_tensor(theirs):
+            assert is_non_tensor(mine), f"{where}.{name}: {mine}, expected data that are no tensor"
+            assert mine.batch_size == theirs.batch_size, f"{where}.{name}: {mine.batch_size}"
+            assert mine.tolist() == theirs.tolist(), f"{where}.{name}: {mine.tolist()}, expected {theirs.tolist()}"
+            continue
         if isinstance(theirs, TensorDictBase):
+            assert isinstance(mine, TensorDictBase), f"{where}.{name}: {mine}, expected a group"
             assert_equal(mine, theirs, f"{where}.{name}")
             continue
         assert mine.dtype is theirs.dtype, f"{where}.{name}: {mine.dtype}, expected {theirs.dtype}"
@@ -150,9 +163,15 @@ def assert_equal(got: TensorDictBase, expected: TensorDictBase, where: str = "td
         assert bits(mine) == bits(theirs), f"{where}.{name}: {mine}, expected {theirs}"
 
 
+def is_lazy(tensordict: Any) -> bool:
+    """Whether it is a lazy stack of TensorDicts."""
+    return isinstance(tensordict, LazyStackedTensorDict) and not is_non_tensor(tensordict)
+
+
 def filled(tensordict: TensorDictBase) -> set[str]:
     """The names in a TensorDict but those of groups without leaves, which envs run by hand do not have."""
-    return {key if isinstance(key, str) else key[0] for key in tensordict.keys(True, True)}
+    keys = tensordict.keys(True, True, is_leaf=is_leaf_nontensor)
+    return {key if isinstance(key, str) else key[0] for key in keys}
 
 
 def bits(tensor: torch.Tensor) -> bytes:

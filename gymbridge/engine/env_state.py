@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
-__all__ = ["env_state", "load_env_state"]
+__all__ = ["env_state", "load_env_state", "without_locks"]
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
@@ -29,7 +29,7 @@ def env_state(env: gym.Env[Any, Any]) -> dict[str, Any]:
     """
     state: dict[str, Any] = {"np_random": copy.deepcopy(env.unwrapped.np_random.bit_generator.state)}
     if _has_state(env):
-        state["state"] = _without_locks(env.get_wrapper_attr("get_state")())
+        state["state"] = without_locks(env.get_wrapper_attr("get_state")())
     return state
 
 
@@ -54,11 +54,12 @@ def _has_state(env: gym.Env[Any, Any]) -> bool:
     return env.has_wrapper_attr("get_state") and env.has_wrapper_attr("set_state")
 
 
-def _without_locks(value: Any) -> Any:
+def without_locks(value: Any) -> Any:
+    """A deep copy in which locks, which cannot be copied, are None."""
     if isinstance(value, _LOCKS):
         return None
     if isinstance(value, dict):
-        return {key: _without_locks(part) for key, part in value.items()}
+        return {key: without_locks(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(map(_without_locks, value))
+        return type(value)(map(without_locks, value))
     return copy.deepcopy(value)

@@ -52,6 +52,14 @@ class GymHostOptions:
     warn_of_unknown_infos: bool = False
     left_out_infos: frozenset[tuple[Any, ...]] = frozenset()
 
+    def describe(self, env: gym.Env[Any, Any]) -> GymEnvDescription:
+        """What an env says of itself."""
+        return GymEnvDescription.of(env, self)
+
+    def host(self, envs: Sequence[gym.Env[Any, Any]], block: Block) -> GymHost:
+        """The host that runs the envs over a block."""
+        return GymHost(envs, self, block)
+
     @classmethod
     def for_gymnasium(cls, reward_dtype: np.dtype[Any]) -> GymHostOptions:
         """As gymnasium's vector envs run them: observations cast, every info kept."""
@@ -147,6 +155,7 @@ class GymHost:
         self._no_flags = memoryview(np.zeros(num_rows, np.bool_).data)
         self._state = block.state
         self._source = block.source
+        self._seeds: list[int | None] = [None] * num_rows
         self._state[:] = bytes([RowState.NEW]) * num_rows
         self._source[:] = bytes([Source.ROOT]) * num_rows
         self._all_in_next = bytes([Source.NEXT]) * num_rows
@@ -160,9 +169,7 @@ class GymHost:
             self._array_shape, self._array_dtype = leaf.shape, leaf.dtype
             self._array_rows = row_views(block.next[leaf.key])
 
-    def run(
-        self, ops: bytes, actions: Iterable[Any], reset_kwargs: Sequence[Mapping[str, Any]] | None = None
-    ) -> Report:
+    def run(self, ops: bytes, inputs: Iterable[Any], reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> Report:
         """See :class:`~gymbridge.engine.host.Host`."""
         report = NOTHING
         rewards, terminations, truncations, source = self._reward, self._terminated, self._truncated, self._source
@@ -175,7 +182,7 @@ class GymHost:
             truncations[:] = self._no_flags
         row = -1
         try:
-            for op, action, env in zip(ops, actions, self.envs, strict=False):
+            for op, action, env in zip(ops, inputs, self.envs, strict=False):
                 row += 1
                 if not op:
                     continue
@@ -228,7 +235,7 @@ class GymHost:
                         self._next.write_info(row, entries)
                     elif collect_infos and info:
                         report = _own(report)
-                        report.step_infos[row] = info
+                        report.steps[row] = info
                     if not goes_on:
                         terminations[row] = terminated
                         truncations[row] = truncated
@@ -248,7 +255,8 @@ class GymHost:
         return report
 
     def _reset(self, row: int, kwargs: Mapping[str, Any], report: Report) -> Report:
-        result = self.envs[row].reset(**kwargs)
+        seed = self._seeds[row]
+        result = self.envs[row].reset(**(kwargs if seed is None else {"seed": seed, **kwargs}))
         try:
             observation, info = result
         except (TypeError, ValueError) as error:
@@ -262,10 +270,11 @@ class GymHost:
         elif self._options.collect_infos and (info or type(info) is not dict):
             info = snapshot(info)
             report = _own(report)
-            report.reset_infos[row] = info
+            report.resets[row] = info
         self._root.write(row, values)
         self._source[row] = _IN_ROOT
         self._state[row] = _RUNNING
+        self._seeds[row] = None  # a seed is for one reset
         return report
 
     def _warn_of_unknown(self, row: int, info: Mapping[str, Any]) -> None:
@@ -278,10 +287,22 @@ class GymHost:
                 stacklevel=2,
             )
 
+    def attribute(self, row: int, name: str) -> Any:
+        """See :class:`~gymbridge.engine.host.Host`; an attribute is found through wrappers."""
+        return self.envs[row].get_wrapper_attr(name)
+
+    def set_attribute(self, row: int, name: str, value: Any) -> None:
+        """See :class:`~gymbridge.engine.host.Host`; set where a wrapper or the env has it, else on the outermost."""
+        self.envs[row].set_wrapper_attr(name, value)
+
     def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """See :class:`~gymbridge.engine.host.Host`."""
-        value = self.envs[row].get_wrapper_attr(name)
+        value = self.attribute(row, name)
         return value(*args, **(kwargs or {})) if callable(value) else value
+
+    def seed(self, row: int, seed: int | None, static_seed: bool) -> None:
+        """See :class:`~gymbridge.engine.host.Host`; it waits for the reset, whose own ``seed`` wins over it."""
+        self._seeds[row] = seed
 
     def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
         """See :class:`~gymbridge.engine.host.Host`."""

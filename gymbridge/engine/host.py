@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.layout import Leaf
 
-__all__ = ["NOTHING", "Engine", "EnvDescription", "Host", "Report"]
+__all__ = ["NOTHING", "Engine", "EnvDescription", "Host", "HostOptions", "Report"]
 
 
 class EnvDescription(Protocol):
@@ -27,23 +27,25 @@ class EnvDescription(Protocol):
         """Leaves of the block's ``root`` section."""
 
 
+Env = TypeVar("Env", contravariant=True)
 Description = TypeVar("Description", bound=EnvDescription)
+Described = TypeVar("Described", bound=EnvDescription, covariant=True)
 
 
 class Report:
     """What a round leaves beside the block.
 
     Attributes:
-        step_infos: row -> info of its step.
-        reset_infos: row -> info of its reset.
+        steps: row -> what its step gave that has no place in the block: a gymnasium env's info, say.
+        resets: row -> the same of its reset.
         errors: row -> the exception that it raised.
     """
 
-    __slots__ = ("errors", "reset_infos", "step_infos")
+    __slots__ = ("errors", "resets", "steps")
 
     def __init__(self) -> None:
-        self.step_infos: dict[int, dict[str, Any]] = {}
-        self.reset_infos: dict[int, dict[str, Any]] = {}
+        self.steps: dict[int, Any] = {}
+        self.resets: dict[int, Any] = {}
         self.errors: dict[int, Exception] = {}
 
 
@@ -57,9 +59,7 @@ class Host(Protocol):
     It is made whole, with its envs, how to run them and the block whose rows they have, one each.
     """
 
-    def run(
-        self, ops: bytes, actions: Iterable[Any], reset_kwargs: Sequence[Mapping[str, Any]] | None = None
-    ) -> Report:
+    def run(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> Report:
         """Does one op a row, in row order.
 
         A row that raises does not stop the others: its error is in the report and its state becomes ``FAILED``. An
@@ -67,12 +67,27 @@ class Host(Protocol):
 
         Args:
             ops: one :class:`~gymbridge.engine.codes.Op` a row.
-            actions: one action a row, as the env takes it; those of rows that do not step are ignored.
+            inputs: what the rows are given, in the form that the host takes: of gymnasium envs one action a row, of
+                which those of rows that do not step are ignored.
             reset_kwargs: keyword arguments of each row's reset, where it is reset; None for none.
         """
 
+    def attribute(self, row: int, name: str) -> Any:
+        """Attribute ``name`` of a row's env."""
+
+    def set_attribute(self, row: int, name: str, value: Any) -> None:
+        """Sets attribute ``name`` of a row's env."""
+
     def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Attribute ``name`` of a row's env, called if it is callable."""
+
+    def seed(self, row: int, seed: int | None, static_seed: bool) -> None:
+        """Gives a row's env a seed for its next reset, or takes back with None what waits for one.
+
+        Args:
+            seed: of the env; of the first of its envs, where it is a batch.
+            static_seed: all envs of such a batch get this seed.
+        """
 
     def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
         """What a row's env returns against its spaces, a line each; the env is to be reset before its next step."""
@@ -85,6 +100,16 @@ class Host(Protocol):
 
     def close(self) -> None:
         """Closes the envs, each of them even if another's ``close`` raises; the first error is raised at the end."""
+
+
+class HostOptions(Protocol[Env, Described]):
+    """How a front wants envs of one kind to be run; it pickles."""
+
+    def describe(self, env: Env) -> Described:
+        """What an env says of itself."""
+
+    def host(self, envs: Sequence[Env], block: Block) -> Host:
+        """The host that runs the envs over a block, one a row; it closes them."""
 
 
 class Engine(Host, Protocol[Description]):

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
-
-import gymnasium as gym
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from gymbridge.engine.block import Block
-from gymbridge.engine.gym_host import GymEnvDescription, GymHost, GymHostOptions, close_all
-from gymbridge.engine.host import Host, Report
+from gymbridge.engine.gym_host import close_all
+from gymbridge.engine.host import EnvDescription, Host, HostOptions, Report
 from gymbridge.engine.layout import Layout
 
-__all__ = ["LocalEngine", "make_all"]
+__all__ = ["LocalEngine"]
+
+Env = TypeVar("Env")
+Description = TypeVar("Description", bound=EnvDescription)
 
 
-class LocalEngine:
+class LocalEngine(Generic[Env, Description]):
     """Envs of one kind in this process, over a private block.
 
     Args:
@@ -31,7 +30,9 @@ class LocalEngine:
         num_envs: number of envs.
 
     Example:
+        >>> import gymnasium as gym
         >>> from gymbridge.engine.codes import Op
+        >>> from gymbridge.engine.gym_host import GymHostOptions
         >>> engine = LocalEngine([gym.make("CartPole-v1") for _ in range(2)], GymHostOptions())
         >>> engine.allocate()
         >>> report = engine.run(bytes([Op.RESET] * 2), [None] * 2, [{"seed": 0}, {"seed": 1}])
@@ -43,11 +44,11 @@ class LocalEngine:
     block: Block
     _host: Host
 
-    def __init__(self, envs: Iterable[gym.Env[Any, Any]], options: GymHostOptions):
+    def __init__(self, envs: Iterable[Env], options: HostOptions[Env, Description]):
         self.envs = list(envs)
         self.num_envs = len(self.envs)
         self._options = options
-        self.descriptions = [GymEnvDescription.of(env, options) for env in self.envs]
+        self.descriptions = [options.describe(env) for env in self.envs]
 
     def allocate(self) -> None:
         """See :class:`~gymbridge.engine.host.Engine`."""
@@ -55,27 +56,34 @@ class LocalEngine:
         self.block = Block(
             Layout(self.num_envs, input=first.input_leaves, next=first.next_leaves, root=first.root_leaves)
         )
-        self._host = GymHost(self.envs, self._options, self.block)
+        self._host = self._options.host(self.envs, self.block)
 
-    def run(
-        self,
-        ops: bytes,
-        actions: Iterable[Any],
-        reset_kwargs: Sequence[Mapping[str, Any]] | None = None,
-    ) -> Report:
+    def run(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> Report:
         """One round: one op a row; see :class:`~gymbridge.engine.host.Host`."""
-        return self._host.run(ops, actions, reset_kwargs)
+        return self._host.run(ops, inputs, reset_kwargs)
+
+    def attribute(self, row: int, name: str) -> Any:
+        """Attribute ``name`` of a row's env."""
+        return self._host.attribute(row, name)
+
+    def set_attribute(self, row: int, name: str, value: Any) -> None:
+        """Sets attribute ``name`` of a row's env."""
+        self._host.set_attribute(row, name, value)
 
     def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Attribute ``name`` of a row's env, called if it is callable."""
         return self._host.call(row, name, args, kwargs)
 
+    def seed(self, row: int, seed: int | None, static_seed: bool) -> None:
+        """Gives a row's env a seed for its next reset; see :class:`~gymbridge.engine.host.Host`."""
+        self._host.seed(row, seed, static_seed)
+
     def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
-        """What a row's env returns against its spaces; see :func:`gymbridge.engine.contract.env_faults`."""
+        """What a row's env returns against what it says of itself; see :class:`~gymbridge.engine.host.Host`."""
         return self._host.faults(row, num_steps, seed)
 
     def state(self, row: int) -> dict[str, Any]:
-        """The state of a row's env, and of the row; see :func:`gymbridge.engine.env_state.env_state`."""
+        """The state of a row's env, and of the row."""
         return self._host.state(row)
 
     def load_state(self, row: int, state: Mapping[str, Any]) -> None:
@@ -85,36 +93,3 @@ class LocalEngine:
     def close(self) -> None:
         """Closes the envs, each of them even if another's ``close`` raises; raises the first error at the end."""
         close_all(self.envs)
-
-
-def make_all(makers: Iterable[Callable[[], Any]], *kinds: type) -> list[Any]:
-    """Calls each maker; where one fails, the envs already made are closed and its error comes through.
-
-    Raises:
-        ValueError: no maker.
-        TypeError: something that cannot be called, or that gave something that is none of ``kinds``, of which
-            ``gymnasium.Env`` is the first.
-    """
-    envs: list[Any] = []
-    try:
-        for index, maker in enumerate(makers):
-            if not callable(maker):
-                raise TypeError(
-                    f"the maker of env {index}: got {reprlib.repr(maker)} of type {type(maker).__name__}, expected a "
-                    f"callable that makes an env"
-                )
-            env = maker()
-            envs.append(env)
-            if not isinstance(env, kinds):
-                expected = " or a ".join(kind.__name__ for kind in kinds)
-                raise TypeError(
-                    f"the maker of env {index} gave {reprlib.repr(env)} of type {type(env).__name__}, "
-                    f"expected a gymnasium.{expected}"
-                )
-        if not envs:
-            raise ValueError("got no maker of an env, expected one or more")
-    except BaseException:
-        with suppress(Exception):  # what went wrong first is what the caller is to see
-            close_all(env for env in envs if hasattr(env, "close"))
-        raise
-    return envs

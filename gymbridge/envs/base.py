@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,11 @@ from gymnasium.error import ClosedEnvironmentError
 from tensordict import TensorDict, TensorDictBase
 
 from gymbridge.envs.checking import output_faults
-from gymbridge.envs.env_specs import FLAGS, EnvSpecs
-from gymbridge.envs.inputs import DeviceLike, as_seed, env_device, require_like
-from gymbridge.envs.masks import read_mask
+from gymbridge.envs.env_specs import KINDS, EnvSpecs, fake_tensordict
+from gymbridge.envs.inputs import DeviceLike, as_seed, env_device
 from gymbridge.envs.rollouts import rollout
-from gymbridge.envs.tensordicts import entry, leaf_paths, tensordict_of, with_entries
-from gymbridge.envs.transitions import put_first, put_next
+from gymbridge.envs.tensordicts import entry, leaf_paths, picked_rows, with_entries
+from gymbridge.envs.transitions import keep_asleep, put_first, put_next
 from gymbridge.errors import EnvOutputError
 
 if TYPE_CHECKING:
@@ -41,21 +41,29 @@ class EnvBase(EnvSpecs, ABC):
     ``B`` is the env's ``batch_size``. Reward and flags have a trailing dim, ``[*B, 1]``. ``done`` is
     ``terminated | truncated``. After an episode's end the env is reset before it is stepped again.
 
+    Flags may stand in groups too, ``("agents", "done")`` say, with the shape of the group. Those at the root speak for
+    the env; an env without any at the root ends where a flag of any group is True. See
+    :class:`gymbridge.envs.done_groups.DoneGroups`.
+
     Masks pick envs of a batch: ``"_reset"`` in what ``reset`` is given, ``"_step"`` in what ``step`` is given; bool,
-    ``[*B]`` or ``[*B, 1]``, a scalar for all. An env not picked is not touched: its row has td's own observation and
-    flags, or the env's latest where td has none, and in ``next`` a reward of zero. Masks are consumed. A batched env of
-    your own that honours them says so with ``partial_step = True`` and ``partial_reset = True``, as attributes of the
-    class or set in ``__init__``; to others they are refused.
+    ``[*B]`` or ``[*B, 1]``, a scalar for all; at the root, or in every group in the shape of its flags. An env not
+    picked is not touched: its row has td's own observation and flags, or the env's latest where td has none, and in
+    ``next`` a reward of zero. Masks are consumed. A batched env of your own that honours them says so with
+    ``partial_step = True`` and ``partial_reset = True``, as attributes of the class or set in ``__init__``; to others
+    they are refused.
 
     A subclass sets its specs in ``__init__`` (``observation_spec``, ``action_spec``, ``reward_spec``; ``done_spec`` and
     ``state_spec`` if they are not the usual ones) and writes three methods:
 
     - ``_reset(td, **kwargs)``: observation (and done flags, if any can be True) as a TensorDict ``[*B]``. ``td`` is
-      None or what the caller gave; where it has ``"_reset"``, bool ``[*B]``, only these envs are to be reset;
+      None or what the caller gave; where it has ``"_reset"``, bool ``[*B]``, only these envs are to be reset, and of
+      a group only what the mask in it picks;
     - ``_step(td)``: observation, reward and done flags as a TensorDict ``[*B]``; missing flags are completed. ``td``
       has the keys of the action and state specs and, under ``"next"``, what the caller put there for keys of the
       specs; where it has ``"_step"``, bool ``[*B]``, only these envs are to be stepped;
     - ``_set_seed(seed)``: seeds the env's random generator.
+
+    ``state_dict`` and ``load_state_dict`` are for an env that can tell its state and put it back.
 
     Args:
         device: device of all that the env returns, and of its specs; None leaves each leaf where it is.
@@ -158,13 +166,9 @@ class EnvBase(EnvSpecs, ABC):
         """
         self._require_open("reset")
         self._require_batch_size("reset", tensordict)
-        mask = read_mask(tensordict, "_reset", self.batch_size)
-        if mask is not None and not self.partial_reset:
-            raise ValueError(
-                f"_reset: {type(self).__name__} has partial_reset=False and is reset whole only; got the mask {mask}"
-            )
+        mask = self._mask(tensordict, "_reset")
         first = self._first(tensordict, mask, kwargs)
-        return first if tensordict is None else put_first(tensordict, first)
+        return first if tensordict is None else put_first(tensordict, first, self._spec_plan.groups.mask_keys("_reset"))
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Steps the env, or those envs of a batch that ``"_step"`` picks.
@@ -186,12 +190,9 @@ class EnvBase(EnvSpecs, ABC):
             RuntimeError: the TensorDict is locked.
             ClosedEnvironmentError: the env is closed.
         """
-        self._require_open("step")
-        self._require_batch_size("step", tensordict)
-        self._require_unlocked("step", tensordict)
-        mask = read_mask(tensordict, "_step", self.batch_size)
-        following = self._next(tensordict, mask)
-        return put_next(tensordict, following, entry(tensordict, "next"))
+        self._require_ready("step", tensordict)
+        following = self._next(tensordict, self._mask(tensordict, "_step"))
+        return put_next(tensordict, following, entry(tensordict, "next"), self._spec_plan.groups.nested)
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Steps the env and resets those envs of a batch whose episode ended in this step.
@@ -209,34 +210,29 @@ class EnvBase(EnvSpecs, ABC):
 
         and what :meth:`step` raises.
         """
-        self._require_open("step_and_maybe_reset")
-        self._require_batch_size("step_and_maybe_reset", tensordict)
-        self._require_unlocked("step_and_maybe_reset", tensordict)
-        mask = read_mask(tensordict, "_step", self.batch_size)
-        following = self._next(tensordict, mask)
-        tensordict = put_next(tensordict, following, entry(tensordict, "next"))
-        root = self.step_mdp(tensordict)
-        ended = _per_env(tensordict["next", "done"], self.ndim)
-        if mask is not None:
-            ended = ended & mask.to(ended.device)
-        if ended.any():
-            if not ended.all():
-                root.set("_reset", ended)
-            root = self.reset(root)
-        return tensordict, root
+        self._require_ready("step_and_maybe_reset", tensordict)
+        return self._advance(tensordict, self._mask(tensordict, "_step"))
+
+    # ---------------------------------------------------------------- the three rounds, their arguments checked
 
     def _first(
         self, tensordict: TensorDictBase | None, mask: torch.Tensor | None, kwargs: dict[str, Any]
     ) -> TensorDictBase:
         """Observation and flags after a reset of the envs that the mask picks."""
+        if mask is not None and not self.partial_reset:
+            raise ValueError(
+                f"_reset: {type(self).__name__} has partial_reset=False and is reset whole only; got the mask {mask}"
+            )
         if mask is not None and not mask.any():
-            return self._shown(tensordict, {})
+            return self._shown(tensordict)
         given = None if tensordict is None else self._with_mask(tensordict.copy(), "_reset", mask)
-        first = self._with_flags("_reset", self._reset(given, **kwargs))
-        done = _per_env(first["done"], self.ndim)
-        done = done if mask is None else done & mask.to(done.device)
-        if done.any():
-            raise RuntimeError(f"{type(self).__name__}: envs {_where(done)} are still done after their reset")
+        first = self._completed("_reset", self._reset(given, **kwargs), tensordict)
+        still_done = self._spec_plan.groups.still_done(first, mask, tensordict)
+        if still_done.any():
+            raise RuntimeError(f"{type(self).__name__}: envs {_where(still_done)} are still done after their reset")
+        if mask is None:
+            self._latest = with_entries(first, {})
+            return first
         return self._merged(mask, first, tensordict, {})
 
     def _next(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
@@ -246,31 +242,54 @@ class EnvBase(EnvSpecs, ABC):
                 f"_step: {type(self).__name__} has partial_step=False and is stepped whole only; got the mask {mask}"
             )
         if mask is not None and not mask.any():
-            return self._shown(tensordict, self._zeros())
-        self._require_inputs(tensordict)
-        following = self._with_flags("_step", self._step(self._inputs(tensordict, mask)))
+            return self._shown(tensordict).update(self._zeros(tensordict))
+        self._spec_plan.require_inputs(tensordict, self._lead(tensordict))
+        following = self._completed("_step", self._step(self._inputs(tensordict, mask)), tensordict)
         if mask is None:
-            return self._merged(None, following, tensordict, {})
-        return self._merged(mask, following, tensordict, self._zeros())
+            self._latest = with_entries(following, {})
+            return following
+        return self._merged(mask, following, tensordict, self._zeros(tensordict))
 
-    def _zeros(self) -> TensorDictBase:
+    def _advance(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> tuple[TensorDictBase, TensorDictBase]:
+        """A step of the envs that the mask picks, and a reset of those that ended in it."""
+        groups = self._spec_plan.groups
+        following = self._next(tensordict, mask)
+        tensordict = put_next(tensordict, following, entry(tensordict, "next"), groups.nested)
+        root = self.step_mdp(tensordict)
+        ended = groups.ended(following)
+        if mask is not None:
+            keep_asleep(root, tensordict, mask, self._shown(tensordict))
+            ended = ended & mask.to(ended.device)
+        if ended.any():
+            groups.put_resets(root, ended)
+            root = self.reset(root)
+        return tensordict, root
+
+    # ---------------------------------------------------------------- what reaches the env, and what it gave
+
+    def _mask(self, tensordict: TensorDictBase | None, name: str) -> torch.Tensor | None:
+        """One bool an env of what the caller gave; None where every env is picked."""
+        groups = self._spec_plan.groups
+        if tensordict is None or (entry(tensordict, name) is None and not groups.nested):
+            return None
+        return groups.mask(tensordict, name, tensordict.batch_size)
+
+    def _lead(self, tensordict: TensorDictBase | None) -> torch.Size:
+        """The dims that a TensorDict has before the env's own batch size; there are some where that is not locked."""
+        return torch.Size() if tensordict is None else tensordict.batch_size[: tensordict.ndim - self.ndim]
+
+    def _zeros(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Reward and infos of an env that was not stepped."""
-        zero = self.full_reward_spec.zero()
+        lead = self._lead(tensordict)
+        zero = self.full_reward_spec.zero(lead)
         if "info" in self.full_observation_spec.keys():
-            zero["info"] = self.full_observation_spec["info"].zero()
+            zero["info"] = self.full_observation_spec["info"].zero(lead)
         zeros: TensorDictBase = zero
         return zeros
 
     def _inputs(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
-        """What reaches the env: actions, states, what stands under ``"next"`` at a key of the specs, and the mask."""
-        plan = self._spec_plan
-        if plan.names is not None and entry(tensordict, "next") is None:
-            given: TensorDictBase = tensordict_of(
-                {name: entry(tensordict, name) for name in plan.names}, self._batch_size, tensordict.device
-            )
-        else:
-            given = tensordict.select(*plan.inputs, strict=False)
-        return self._with_mask(given, "_step", mask)
+        """What reaches the env, and its mask."""
+        return self._with_mask(self._spec_plan.inputs_of(tensordict), "_step", mask)
 
     def _with_mask(self, given: TensorDictBase, name: str, mask: torch.Tensor | None) -> TensorDictBase:
         """What an env is given, with its mask ``[*B]``; without one, where every env is picked."""
@@ -281,26 +300,24 @@ class EnvBase(EnvSpecs, ABC):
         return given
 
     def _merged(
-        self, mask: torch.Tensor | None, made: TensorDictBase, tensordict: TensorDictBase | None, zero: Any
+        self, mask: torch.Tensor, made: TensorDictBase, tensordict: TensorDictBase | None, zero: Any
     ) -> TensorDictBase:
         """What the env made, for the envs that the mask picks; for the others what they show."""
-        if mask is None:
-            self._latest = with_entries(made, {})
-            return made
-        shown = self._chosen(mask, made, self._shown(tensordict, zero), tensordict)
-        self._latest = self._chosen(mask, made, self._shown(None, zero), self._latest)
+        shown = self._chosen(mask, made, self._shown(tensordict).update(zero), tensordict)
+        self._latest = self._chosen(mask, made, self._shown(None, self._lead(tensordict)).update(zero), self._latest)
         return shown
 
-    def _shown(self, tensordict: TensorDictBase | None, zero: Any) -> TensorDictBase:
-        """Each env's observation and flags: td's where it has them, else the env's latest; ``zero`` as it is."""
-        shown = TensorDict({}, self.batch_size, device=self.device)
+    def _shown(self, tensordict: TensorDictBase | None, lead: torch.Size | None = None) -> TensorDict:
+        """Each env's observation and flags: td's where it has them, else the env's latest."""
+        lead = self._lead(tensordict) if lead is None else lead
+        shown = TensorDict({}, (*lead, *self.batch_size), device=self.device)
         for spec in (self.full_observation_spec, self.full_done_spec):
             for key in spec.keys(True, True):
                 value = None if tensordict is None else tensordict.get(key, None)
-                if value is None and self._latest is not None:
+                if value is None and self._latest is not None and self._latest.batch_size == shown.batch_size:
                     value = self._latest.get(key, None)
-                shown.set(key, spec[key].zero() if value is None else value.clone())
-        return shown.update(zero)
+                shown.set(key, spec[key].zero(lead) if value is None else value.clone())
+        return shown
 
     def _chosen(
         self, mask: torch.Tensor, picked: TensorDictBase, others: TensorDictBase, before: TensorDictBase | None
@@ -315,32 +332,18 @@ class EnvBase(EnvSpecs, ABC):
             if other is None and before is not None:
                 other = before.get(key, None)
                 other = other if other is not None and other.shape == value.shape else None
-            rows = mask.to(value.device).reshape(*mask.shape, *[1] * (value.ndim - mask.ndim))
-            chosen.set(key, torch.where(rows, value, torch.zeros_like(value) if other is None else other))
+            chosen.set(key, picked_rows(mask, value, other))
         return chosen
 
-    def _with_flags(self, method: str, out: TensorDictBase) -> TensorDictBase:
-        """The env's output with all three done flags, each ``[*B, 1]``, and ``done`` what the other two say."""
-        if not isinstance(out, TensorDictBase) or out.batch_size != self.batch_size:
+    def _completed(self, method: str, out: TensorDictBase, given: TensorDictBase | None) -> TensorDictBase:
+        """The env's output with every done flag, and ``done`` what the other two say."""
+        batch_size = self._batch_size if given is None else given.batch_size
+        if not isinstance(out, TensorDictBase) or out.batch_size != batch_size:
             got = f"batch size {[*out.batch_size]}" if isinstance(out, TensorDictBase) else type(out).__name__
             raise EnvOutputError(
-                f"{type(self).__name__}.{method}: got {got}, expected a TensorDict of batch size {[*self.batch_size]}"
+                f"{type(self).__name__}.{method}: got {got}, expected a TensorDict of batch size {[*batch_size]}"
             )
-        done, terminated, truncated = (self._flag(entry(out, name)) for name in FLAGS)
-        if terminated is None:
-            if done is not None:
-                terminated = done if truncated is None else done & ~truncated
-            elif truncated is not None:
-                terminated = torch.zeros_like(truncated)
-            else:
-                terminated = self.full_done_spec["terminated"].zero()
-        if truncated is None:
-            truncated = torch.zeros_like(terminated) if done is None else done & ~terminated
-        return with_entries(out, {"done": terminated | truncated, "terminated": terminated, "truncated": truncated})
-
-    def _flag(self, flag: Any) -> Any:
-        """A flag with its last dim."""
-        return flag.unsqueeze(-1) if flag is not None and flag.shape == self._batch_size else flag
+        return self._spec_plan.groups.completed(out)
 
     def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the next step from what :meth:`step` returned.
@@ -357,34 +360,36 @@ class EnvBase(EnvSpecs, ABC):
         if self.is_closed:
             raise ClosedEnvironmentError(f"{call}: {type(self).__name__} is closed")
 
+    def _require_ready(self, call: str, tensordict: TensorDictBase) -> None:
+        """Refuses a step of an env that is closed, or with a TensorDict that no step can be written into."""
+        self._require_open(call)
+        if tensordict is None:
+            raise TypeError(f"{call}: got None, expected a TensorDict with the action")
+        self._require_batch_size(call, tensordict)
+        if tensordict.is_locked:
+            raise RuntimeError(f"{call}: got a locked TensorDict, expected one that 'next' can be written into")
+
     def _require_batch_size(self, call: str, tensordict: TensorDictBase | None) -> None:
         if tensordict is None:
             return
         if not isinstance(tensordict, TensorDictBase):
             raise TypeError(f"{call}: got {tensordict!r} of type {type(tensordict).__name__}, expected a TensorDict")
-        if tensordict.batch_size != self.batch_size:
+        batch_size = tensordict.batch_size
+        if batch_size == self._batch_size:
+            return
+        ends_alike = not self.ndim or (len(batch_size) > self.ndim and batch_size[-self.ndim :] == self._batch_size)
+        if self.batch_locked or not ends_alike:
+            end = "" if self.batch_locked else ", alone or after other dims"
             raise ValueError(
-                f"{call}: got a TensorDict of batch size {[*tensordict.batch_size]}, expected {[*self.batch_size]}"
+                f"{call}: got a TensorDict of batch size {[*batch_size]}, expected {[*self.batch_size]}{end}"
             )
-
-    def _require_unlocked(self, call: str, tensordict: TensorDictBase) -> None:
-        if tensordict.is_locked:
-            raise RuntimeError(f"{call}: got a locked TensorDict, expected one that 'next' can be written into")
-
-    def _require_inputs(self, tensordict: TensorDictBase) -> None:
-        """Refuses an action or a state that is missing or has another shape or dtype than its spec."""
-        if tensordict is None:
-            raise TypeError("step: got None, expected a TensorDict with the action")
-        for key, leaf in self._spec_plan.required:
-            value = entry(tensordict, key) if isinstance(key, str) else tensordict.get(key, None)
-            require_like(key, value, leaf, tensordict)
 
     # ---------------------------------------------------------------- random steps and rollouts
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Writes a random action into the TensorDict, or into a new one ``[*B]``, and returns it."""
         self._require_batch_size("rand_action", tensordict)
-        action = self.full_action_spec.rand()
+        action = self.full_action_spec.rand(self._lead(tensordict))
         return action if tensordict is None else tensordict.update(action)
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
@@ -393,7 +398,15 @@ class EnvBase(EnvSpecs, ABC):
 
     rollout = rollout
 
-    def fake_tensordict(self) -> TensorDict:
+    def ended(self, tensordict: TensorDictBase) -> torch.Tensor:
+        """Which envs have ended, bool ``[*B]``: by the flags at the root, else by those of any group.
+
+        Args:
+            tensordict: what stands under ``"next"`` after a step, or a root.
+        """
+        return self._spec_plan.groups.ended(tensordict)
+
+    def fake_tensordict(self) -> TensorDictBase:
         """A stepped TensorDict of zeros with the right keys, shapes, dtypes and devices; no step is taken.
 
         Example:
@@ -402,13 +415,8 @@ class EnvBase(EnvSpecs, ABC):
             >>> fake["next", "observation"].shape
             torch.Size([4])
         """
-        fake = TensorDict({}, self.batch_size, device=self.device)
-        for spec in (self.full_state_spec, self.full_observation_spec, self.full_done_spec, self.full_action_spec):
-            fake.update(spec.zero())
-        following = TensorDict({}, self.batch_size, device=self.device)
-        for spec in (self.full_observation_spec, self.full_reward_spec, self.full_done_spec):
-            following.update(spec.zero())
-        return fake.set("next", following)
+        specs = {kind: self._spec_of(kind) for kind in KINDS}
+        return fake_tensordict(specs, self.batch_size, self.device)
 
     def _output_faults(self, num_steps: int, seed: int | None) -> list[str]:
         """What ``_reset`` and ``_step`` return against the specs, a line each."""
@@ -434,6 +442,25 @@ class EnvBase(EnvSpecs, ABC):
             torch.manual_seed(seed % 2**64)
         self._set_seed(seed)
         return seed if seed is None or static_seed else seed + self.numel()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the env, as far as it defines one: nothing unless a subclass says otherwise."""
+        return {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Puts back what :meth:`state_dict` gave.
+
+        Raises:
+            KeyError: a state for an env that defines none.
+        """
+        if state_dict:
+            raise KeyError(
+                f"state_dict: got the keys {[*state_dict]}, expected none: {type(self).__name__} has no load_state_dict"
+            )
+
+    def add_truncated_keys(self) -> Self:
+        """The env: each of its groups of flags has ``truncated`` already. It is here for TorchRL's callers."""
+        return self
 
     def to(self, device: DeviceLike) -> Self:
         """Has the env return everything on a device; returns the env."""
@@ -465,13 +492,9 @@ class EnvBase(EnvSpecs, ABC):
         self.close(raise_if_closed=False)
 
     def __repr__(self) -> str:
-        lines = [f"batch_size={[*self.batch_size]}", f"device={self._device}"]
+        lines = [f"batch_size={[*self._batch_size]}", f"device={self._device}"]
         lines += [f"{kind}_spec={spec}" for kind, spec in self._specs.items()]
         return f"{type(self).__name__}(\n" + ",\n".join(f"    {line}".replace("\n", "\n    ") for line in lines) + ")"
-
-
-def _per_env(flags: torch.Tensor, ndim: int) -> torch.Tensor:
-    return flags.flatten(ndim).any(-1) if flags.ndim > ndim else flags
 
 
 def _where(mask: torch.Tensor) -> list[Any]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from tensordict import TensorDictBase
 
-from gymbridge.envs.env_specs import FLAGS
+from gymbridge.envs.done_groups import FLAGS
+from gymbridge.envs.spec_keys import leaf_keys
+from gymbridge.envs.tensordicts import leaf_paths
 from gymbridge.errors import EnvSpecError
 from gymbridge.specs import Composite
 
@@ -42,7 +44,7 @@ def check_env_specs(env: EnvBase, *, num_steps: int = 10, seed: int | None = 0) 
         raise TypeError(
             f"got {env!r} of type {type(env).__name__}, expected an EnvBase; GymEnv makes one of a gymnasium.Env"
         )
-    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+    with torch.random.fork_rng(devices=[], enabled=seed is not None), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
             env.set_seed(seed)
@@ -66,26 +68,37 @@ def output_faults(env: EnvBase, num_steps: int) -> list[str]:
         before, root = root, env._step(given)
         _note(faults, "_step", _raw_faults(env, following, root))
         _note(faults, "_step", _memory_faults(before, root))
-        if not isinstance(root, TensorDictBase) or any(bool(root[name].any()) for name in FLAGS if name in root.keys()):
+        if not isinstance(root, TensorDictBase) or _any_flag(root):
             root = env._reset(None)
             _note(faults, "_reset", _raw_faults(env, first, root))
     return list(faults)
 
 
+def _any_flag(made: TensorDictBase) -> bool:
+    return any(bool(made.get(path).any()) for path in leaf_paths(made) if path[-1] in FLAGS)
+
+
 def _raw_faults(env: EnvBase, spec: Composite, made: object) -> list[str]:
-    """As the spec's own, but that flags may be missing, or lack their last dim."""
+    """As the spec's own, but that flags may be missing, or lack their last dim, and states may be there."""
     if not isinstance(made, TensorDictBase):
         return [f"got {type(made).__name__}, expected a TensorDict"]
-    made = made.copy()
     if made.batch_size != env.batch_size:
         return [f"got batch size {[*made.batch_size]}, expected {[*env.batch_size]}"]
-    given = [name for name in FLAGS if name in made.keys()]
-    for name in FLAGS:
-        if name not in given:
-            made.set(name, env.full_done_spec[name].zero())
-        elif made.get(name).shape == env.batch_size:
-            made.set(name, made.get(name).unsqueeze(-1))
-    return spec.faults(made) or _flag_faults(made, given)
+    observed, made = set(leaf_keys(spec)), made.copy()
+    states = [key for key in leaf_keys(env.full_state_spec) if key not in observed and made.get(key, None) is not None]
+    faults = [fault for key in states for fault in env.full_state_spec[key].faults(made.get(key), key)]
+    shown = made.exclude(*states).copy() if states else made
+    given: dict[tuple[str, ...], list[str]] = {}
+    for *path, name in leaf_keys(env.full_done_spec):
+        flag, leaf = shown.get((*path, name), None), env.full_done_spec[(*path, name)]
+        if flag is None:
+            shown.set((*path, name), leaf.zero())
+            continue
+        given.setdefault(tuple(path), []).append(name)
+        if flag.shape == leaf.shape[:-1]:
+            shown.set((*path, name), flag.unsqueeze(-1))
+    faults += spec.faults(shown)
+    return faults or [fault for path, names in given.items() for fault in _flag_faults(shown, path, names)]
 
 
 def _memory_faults(before: object, after: object) -> list[str]:
@@ -136,8 +149,7 @@ def _next_spec(env: EnvBase) -> Composite:
 def _merged(env: EnvBase, *specs: Composite) -> Composite:
     merged = Composite(shape=env.batch_size, device=env.device)
     for spec in specs:
-        for key, part in spec.items():
-            merged.set(key, part.clone())
+        merged.update(spec.clone())
     return merged
 
 
@@ -147,15 +159,15 @@ def _note(faults: dict[str, None], where: str, lines: Iterable[str]) -> None:
         faults.setdefault(f"{where}: {line}")
 
 
-def _flag_faults(made: TensorDictBase, given: Sequence[str]) -> list[str]:
+def _flag_faults(made: TensorDictBase, path: tuple[str, ...], given: Sequence[str]) -> list[str]:
     """``done`` has to be ``terminated | truncated``; where one of the two is missing, it has to be theirs at least."""
-    flags = {name: made.get(name) for name in FLAGS}
+    flags = {name: made.get((*path, name)) for name in FLAGS}
     ended = flags["terminated"] | flags["truncated"]
     agree = torch.equal(flags["done"], ended) if len(given) == len(FLAGS) else not (ended & ~flags["done"]).any()
     if "done" not in given or agree:
         return []
     shown = {name: flag.flatten().tolist() for name, flag in flags.items()}
-    return [f"done: got {shown}, expected done to be terminated | truncated"]
+    return [f"{'.'.join((*path, 'done'))}: got {shown}, expected done to be terminated | truncated"]
 
 
 def _device_faults(env: EnvBase, made: TensorDictBase) -> list[str]:

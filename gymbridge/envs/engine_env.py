@@ -1,4 +1,4 @@
-"""An env over an engine of gymnasium envs: what ``GymEnv`` and the batched envs share."""
+"""An env over an engine: what ``GymEnv`` and the batched envs share."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import torch
 from tensordict import TensorDictBase
 
 from gymbridge.engine.calls import OneCallAtATime, exclusive
-from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.engine.host import Engine
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.inputs import DeviceLike, as_seed, env_device
-from gymbridge.envs.masks import read_mask
 from gymbridge.envs.tensordicts import entry
-from gymbridge.envs.transitions import put_first, put_next
+from gymbridge.envs.transitions import put_next
 from gymbridge.specs import Composite
 
 if TYPE_CHECKING:
@@ -34,8 +32,8 @@ class EngineEnv(OneCallAtATime, EnvBase):
 
     _partial_step = _partial_reset = True
     _engine_face: EngineFace | None = None
-    _seeds: list[int | None] | None = None
-    """Seeds that wait for the next reset, one a row."""
+    _seeds: tuple[list[int | None], bool] | None = None
+    """Seeds that wait for the start, one a row, and whether they are static."""
 
     @abstractmethod
     def _make_face(self) -> EngineFace:
@@ -48,26 +46,33 @@ class EngineEnv(OneCallAtATime, EnvBase):
             self._require_open("start")
             self._engine_face = self._make_face()
             self._take_specs(self._engine_face)
+            if self._seeds is not None:
+                seeds, static_seed = self._seeds
+                self._seeds = None
+                self._give_seeds(seeds, static_seed)
         return self._engine_face
 
     @property
-    def engine(self) -> Engine[GymEnvDescription]:
+    def engine(self) -> Engine[Any]:
         """The engine that runs the envs; starts it if it is not running."""
         return self._face.engine
 
     def _take_specs(self, face: EngineFace) -> None:
         self.set_spec_lock_(False)
-        for kind in ("done", "state"):  # made before the device was known, perhaps
-            self._store_spec(kind, self._specs[kind])
-        self.observation_spec = face.observation_spec
-        self.full_action_spec = Composite({"action": face.action_spec}, shape=self.batch_size, device=self._device)
-        self.reward_spec = face.reward_spec
+        self._batch_size = face.batch_size
+        for kind, spec in face.specs.items():
+            self._store_spec(kind, spec)
         self.set_spec_lock_()
 
     def _spec_of(self, kind: str) -> Composite:
-        if kind not in self._specs:
+        if self._engine_face is None and not self._has_specs:
             _ = self._face
         return super()._spec_of(kind)
+
+    @property
+    def _has_specs(self) -> bool:
+        """Whether the engine ever ran, so that the specs are known."""
+        return "observation" in self._specs
 
     # ---------------------------------------------------------------- reset and step
 
@@ -82,49 +87,22 @@ class EngineEnv(OneCallAtATime, EnvBase):
             ValueError: a ``seed`` for a batch, whose envs would all be the same: that is for :meth:`set_seed`.
         """
         self._require_open("reset")
-        if kwargs.get("seed") is not None and self.numel() > 1:
-            raise ValueError(
-                f"seed: got {kwargs['seed']!r} for a batch, whose {self.numel()} envs would all be the same; call "
-                f"set_seed(seed), which gives env i the seed seed + i, and then reset()"
-            )
-        face = self._face
-        self._require_batch_size("reset", tensordict)
-        mask = read_mask(tensordict, "_reset", self.batch_size)
-        try:
-            first = face.reset(tensordict, mask, self._reset_kwargs(kwargs))
-        finally:
-            self._take_seeds_off(face)
-        return first if tensordict is None else put_first(tensordict, first)
+        _ = self._engine_face or self._face
+        return super().reset(tensordict, **kwargs)
 
     @exclusive
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See :meth:`EnvBase.step`."""
         self._require_open("step")
-        face = self._engine_face or self._face
-        self._require_batch_size("step", tensordict)
-        self._require_unlocked("step", tensordict)
-        mask = read_mask(tensordict, "_step", self._batch_size)
-        return put_next(tensordict, face.step(tensordict, mask), entry(tensordict, "next"))
+        _ = self._engine_face or self._face
+        return super().step(tensordict)
 
     @exclusive
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """See :meth:`EnvBase.step_and_maybe_reset`; one round of the engine."""
         self._require_open("step_and_maybe_reset")
-        face = self._engine_face or self._face
-        self._require_batch_size("step_and_maybe_reset", tensordict)
-        self._require_unlocked("step_and_maybe_reset", tensordict)
-        mask = read_mask(tensordict, "_step", self._batch_size)
-        reset_kwargs = None if self._seeds is None else self._reset_kwargs({})
-        try:
-            following, root = face.step_and_maybe_reset(tensordict, mask, reset_kwargs)
-        finally:
-            self._take_seeds_off(face)
-        preset = entry(tensordict, "next")
-        if preset is not None:
-            self._next_root.carry(preset, root)
-        put_next(tensordict, following, preset)
-        self._next_root.carry(tensordict, root)
-        return tensordict, root
+        _ = self._engine_face or self._face
+        return super().step_and_maybe_reset(tensordict)
 
     @exclusive
     def step_or_reset(self, tensordict: TensorDictBase, resets: torch.Tensor) -> TensorDictBase:
@@ -132,7 +110,7 @@ class EngineEnv(OneCallAtATime, EnvBase):
 
         Args:
             tensordict: has the actions; those of the envs that are reset may be anything. It stays as it is.
-            resets: a CPU bool tensor ``[*B]``.
+            resets: a CPU bool tensor ``[N]``.
 
         Returns:
             What each env shows then: observation, infos, reward (zero after a reset) and flags (False after one).
@@ -143,16 +121,45 @@ class EngineEnv(OneCallAtATime, EnvBase):
         self._require_open("step_or_reset")
         face = self._engine_face or self._face
         self._require_batch_size("step_or_reset", tensordict)
-        try:
-            return face.step_or_reset(tensordict, resets, self._reset_kwargs({}))
-        finally:
-            self._take_seeds_off(face)
+        return face.step_or_reset(tensordict, resets)
+
+    def _first(
+        self, tensordict: TensorDictBase | None, mask: torch.Tensor | None, kwargs: dict[str, Any]
+    ) -> TensorDictBase:
+        if kwargs.get("seed") is not None and self.numel() > 1:
+            raise ValueError(
+                f"seed: got {kwargs['seed']!r} for a batch, whose {self.numel()} envs would all be the same; call "
+                f"set_seed(seed), which gives env i the seed seed + i, and then reset()"
+            )
+        return self._face.reset(tensordict, mask, self._reset_kwargs(kwargs))
+
+    def _next(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
+        return self._face.step(tensordict, mask)
+
+    def _advance(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> tuple[TensorDictBase, TensorDictBase]:
+        face = self._face
+        following, root = face.step_and_maybe_reset(tensordict, mask)
+        preset = entry(tensordict, "next")
+        put_next(tensordict, following, preset, face.groups.nested)
+        return tensordict, face.carry(tensordict, root, mask, with_next=preset is not None or face.may_have_extras)
+
+    def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        """See :meth:`EnvBase.step_mdp`."""
+        return self._face.step_mdp(next_tensordict)
+
+    def ended(self, tensordict: TensorDictBase) -> torch.Tensor:
+        """See :meth:`EnvBase.ended`."""
+        return self._face.ended(tensordict)
+
+    def fake_tensordict(self) -> TensorDictBase:
+        """See :meth:`EnvBase.fake_tensordict`."""
+        return self._face.fake_tensordict()
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
-        return self._face.reset(None, None, self._reset_kwargs(kwargs))
+        return self._first(tensordict, None, kwargs)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._face.step(tensordict, None)
+        return self._next(tensordict, None)
 
     def last_partial(self) -> TensorDictBase | None:
         """What the other envs gave in the last call in which an env raised; None if none ever did.
@@ -165,7 +172,7 @@ class EngineEnv(OneCallAtATime, EnvBase):
 
     def _output_faults(self, num_steps: int, seed: int | None) -> list[str]:
         rows: dict[str, list[int]] = {}
-        for row in range(self.numel()):
+        for row in range(self._num_rows):
             for fault in self._face.engine.faults(row, num_steps, seed):
                 rows.setdefault(fault, []).append(row)
         return [f"envs {envs}: {fault}" if self.batch_size else fault for fault, envs in rows.items()]
@@ -174,16 +181,17 @@ class EngineEnv(OneCallAtATime, EnvBase):
 
     @exclusive
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """See :meth:`EnvBase.set_seed`: the seeds are those of ``reset(seed=seed)`` of a gymnasium vector env."""
+        """See :meth:`EnvBase.set_seed`; of gymnasium envs they are those of ``reset(seed=seed)`` of a vector env."""
         seed = as_seed(seed)
-        if seed is None:
-            self._seeds = None
-            return None
-        if self._engine_face is not None:
-            self._engine_face.take_rows_reset()
-        torch.manual_seed(seed % 2**64)
         num_envs = self.numel()
-        self._seeds = [seed if static_seed else seed + row for row in range(num_envs)]
+        if seed is None:
+            self._give_seeds([None] * self._num_rows, False)
+            return None
+        envs_a_row = num_envs // self._num_rows
+        self._give_seeds(
+            [seed if static_seed else seed + row * envs_a_row for row in range(self._num_rows)], static_seed
+        )
+        torch.manual_seed(seed % 2**64)
         return seed if static_seed else seed + num_envs
 
     @exclusive
@@ -193,39 +201,41 @@ class EngineEnv(OneCallAtATime, EnvBase):
         Raises:
             TypeError, ValueError: a seed that is no int, a negative one, or another number of seeds than envs.
         """
-        if len(seeds) != self.numel():
-            raise ValueError(f"seeds: got {len(seeds)}, expected {self.numel()}, one for each env")
-        checked = [as_seed(seed) for seed in seeds]
-        if self._engine_face is not None:
-            self._engine_face.take_rows_reset()
-        self._seeds = checked
+        if len(seeds) != self._num_rows:
+            raise ValueError(f"seeds: got {len(seeds)}, expected {self._num_rows}, one for each env")
+        self._give_seeds([as_seed(seed) for seed in seeds], False)
+
+    def _give_seeds(self, seeds: list[int | None], static_seed: bool) -> None:
+        """Hands seeds to the envs; they wait for the start if there is none yet."""
+        if self._engine_face is None:
+            self._seeds = (seeds, static_seed)
+            return
+        for row, seed in enumerate(seeds):
+            self._engine_face.engine.seed(row, seed, static_seed)
+
+    @property
+    def _num_rows(self) -> int:
+        """Number of envs that the engine runs."""
+        return self._batch_size[0] if self._batch_size else 1
 
     def _set_seed(self, seed: int | None) -> None:
         self.set_seed(seed)
 
-    def _reset_kwargs(self, kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """One dict an env: its waiting seed, what is its own in ``list_of_kwargs``, and what goes to all."""
-        seeds = self._seeds or [None] * self.numel()
+    def _reset_kwargs(self, kwargs: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+        """One dict an env: what is its own in ``list_of_kwargs``, and what goes to all."""
+        if not kwargs:
+            return None
         own = kwargs.get("list_of_kwargs", None) if self._batch_size else None
         if own is None:
-            return [{**({} if seed is None else {"seed": seed}), **kwargs} for seed in seeds]
-        if not isinstance(own, (list, tuple)) or len(own) != len(seeds):
+            return [kwargs] * self._num_rows
+        if not isinstance(own, (list, tuple)) or len(own) != self._num_rows:
             got = f"a list of {len(own)}" if isinstance(own, (list, tuple)) else repr(own)
-            raise ValueError(f"list_of_kwargs: got {got}, expected a list of {len(seeds)} dicts, one for each env")
+            raise ValueError(f"list_of_kwargs: got {got}, expected a list of {self._num_rows} dicts, one for each env")
         for index, each in enumerate(own):
             if not isinstance(each, Mapping):
                 raise TypeError(f"list_of_kwargs: got {each!r} for env {index}, expected a dict")
         common = {key: value for key, value in kwargs.items() if key != "list_of_kwargs"}
-        both = zip(seeds, own, strict=True)
-        return [{**({} if seed is None else {"seed": seed}), **each, **common} for seed, each in both]
-
-    def _take_seeds_off(self, face: EngineFace) -> None:
-        """A seed is for one reset."""
-        if self._seeds is not None:
-            for row in face.take_rows_reset():
-                self._seeds[row] = None
-            if not any(seed is not None for seed in self._seeds):
-                self._seeds = None
+        return [{**each, **common} for each in own]
 
     # ---------------------------------------------------------------- states
 
@@ -265,7 +275,7 @@ class EngineEnv(OneCallAtATime, EnvBase):
 
     def __getstate__(self) -> dict[str, Any]:
         """The configuration, without the engine: what is unpickled starts its own."""
-        return {**self.__dict__, "_engine_face": None, "_latest": None, "_call_under_way": None}
+        return {**self.__dict__, "_engine_face": None, "_latest": None, "_call_under_way": None, "_plan": None}
 
     @exclusive
     def to(self, device: DeviceLike) -> Self:

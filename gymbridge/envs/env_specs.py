@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tensordict import TensorDict, TensorDictBase
 
-from gymbridge.envs.inputs import DeviceLike, NestedKey, env_device
+from gymbridge.envs.done_groups import FLAGS, DoneGroups
+from gymbridge.envs.inputs import DeviceLike, NestedKey, env_device, require_like
 from gymbridge.envs.spec_access import FullSpecAttribute, LeafSpecAttribute
+from gymbridge.envs.tensordicts import entry, tensordict_of
 from gymbridge.envs.transitions import NextRoot
 from gymbridge.specs import Binary, Composite
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["FLAGS", "EnvSpecs"]
+__all__ = ["KINDS", "EnvSpecs", "SpecPlan", "fake_tensordict"]
+KINDS = ("observation", "action", "reward", "done", "state")
+"""What an env has specs of."""
 
-FLAGS = ("done", "terminated", "truncated")
-"""The end-of-episode flags; the first is what the other two say together."""
+_NO_LEAD = torch.Size()
 
 
 class EnvSpecs:
@@ -26,7 +31,14 @@ class EnvSpecs:
     Args:
         device: device of all that the env returns, None where each leaf has its own.
         batch_size: ``B``.
+
+    Attributes:
+        batch_locked: the env takes TensorDicts of its own batch size only. One that takes any, ``[*S, *B]``, and gives
+            what it returns the batch size of what it was given, says so with False, as an attribute of its class or set
+            in ``__init__``; its specs have ``B``.
     """
+
+    batch_locked: bool = True
 
     def __init__(self, device: DeviceLike | None, batch_size: Any):
         self._device = None if device is None else env_device(device)
@@ -37,7 +49,15 @@ class EnvSpecs:
             "state": Composite(shape=self._batch_size, device=self._device),
         }
         self._specs_locked = False
-        self._plan: _SpecPlan | None = None
+        self._plan: SpecPlan | None = None
+
+    @classmethod
+    def of(cls, env: EnvSpecs) -> EnvSpecs:
+        """What an env says of itself, apart from the env."""
+        described = EnvSpecs(env.device, env.batch_size)
+        described._specs = {kind: env._spec_of(kind).clone() for kind in KINDS}
+        described.batch_locked = env.batch_locked
+        return described
 
     @property
     def batch_size(self) -> torch.Size:
@@ -59,9 +79,9 @@ class EnvSpecs:
         return self.batch_size.numel()
 
     @property
-    def batch_locked(self) -> bool:
-        """True: the env takes TensorDicts of its own batch size only."""
-        return True
+    def has_dynamic_specs(self) -> bool:
+        """Whether a leaf has a dim of any size, ``-1`` in its spec."""
+        return any(self._spec_of(kind).is_dynamic for kind in KINDS)
 
     full_observation_spec = FullSpecAttribute("observation")
     full_action_spec = FullSpecAttribute("action")
@@ -85,19 +105,16 @@ class EnvSpecs:
             raise RuntimeError(
                 f"{kind}_spec: the specs of {type(self).__name__} are locked; set_spec_lock_(False) first"
             )
-        nested = [key for key in spec.keys(True, True) if not isinstance(key, str)]
-        if nested and kind in ("reward", "done"):
-            raise ValueError(f"{kind}_spec: got the nested keys {nested}, expected keys at the root")
         if kind == "done":
             spec = _with_every_flag(spec)
         self._specs[kind] = spec if self._device is None else spec.to(self._device)
         self._plan = None
 
     @property
-    def _spec_plan(self) -> _SpecPlan:
+    def _spec_plan(self) -> SpecPlan:
         """What follows from the specs, worked out when they are set."""
         if self._plan is None:
-            self._plan = _SpecPlan(self)
+            self._plan = SpecPlan(self)
         return self._plan
 
     @property
@@ -172,42 +189,95 @@ class EnvSpecs:
     @property
     def reset_keys(self) -> list[NestedKey]:
         """Keys of the masks that ``reset`` reads."""
-        return ["_reset"]
+        return self._spec_plan.groups.reset_keys
 
 
-class _SpecPlan:
-    """What an env's specs say about its steps, worked out once."""
+class SpecPlan:
+    """What an env's specs say about its steps, worked out once.
+
+    Attributes:
+        required: key and spec of what a step has to be given: actions and states.
+        inputs: keys of what reaches the env: actions, states, what stands under ``"next"`` at a key of the specs, and
+            masks of groups.
+        names: keys of actions and states, where all stand at the root, else None.
+        groups: the groups of end-of-episode flags.
+        next_root: makes the root of the next step.
+    """
 
     def __init__(self, env: EnvSpecs):
         observations, rewards, flags = env.full_observation_spec, env.full_reward_spec, env.full_done_spec
         states = env.full_state_spec
         self.required = [*env.full_action_spec.items(True, True), *states.items(True, True)]
-        """Key and spec of what a step has to be given."""
         preset = [
             ("next", *((key,) if isinstance(key, str) else key))
             for spec in (observations, rewards, flags, states)
             for key in spec.keys(True, True)
         ]
         self.inputs = [*(key for key, _ in self.required), *preset]
-        """Keys of what reaches the env: actions, states, and what stands under ``"next"`` at a key of the specs."""
         names = [key for key, _ in self.required]
         self.names = (
             [key for key in names if isinstance(key, str)] if all(isinstance(key, str) for key in names) else None
         )
-        """Keys of actions and states, where all stand at the root."""
+        self.groups = DoneGroups(flags)
+        self.inputs += [(*path, "_step") for path in self.groups.nested]
         self.next_root = NextRoot(observations, env.full_action_spec, rewards, flags)
+
+    def require_inputs(self, tensordict: TensorDictBase, lead: torch.Size = _NO_LEAD) -> None:
+        """Refuses an action or a state that is missing or has another shape or dtype than its spec.
+
+        Args:
+            lead: dims that the TensorDict has before the env's batch size.
+
+        Raises:
+            KeyError: one that is missing.
+            ValueError, TypeError: one of another shape or dtype.
+        """
+        for key, leaf in self.required:
+            value = entry(tensordict, key) if isinstance(key, str) else tensordict.get(key, None)
+            require_like(key, value, leaf, tensordict, lead)
+
+    def inputs_of(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """What reaches the env of what a caller gave to a step; a TensorDict of its own, with the same tensors."""
+        if self.names is not None and entry(tensordict, "next") is None and not self.groups.nested:
+            given: TensorDictBase = tensordict_of(
+                {name: entry(tensordict, name) for name in self.names}, tensordict.batch_size, tensordict.device
+            )
+            return given
+        return tensordict.select(*self.inputs, strict=False)
+
+
+def fake_tensordict(
+    specs: Mapping[str, Composite], batch_size: torch.Size, device: torch.device | None
+) -> TensorDictBase:
+    """A stepped TensorDict of zeros as specs, one of each kind, describe it."""
+
+    def zeros(*kinds: str) -> TensorDict:
+        made = TensorDict({}, batch_size, device=device)
+        for kind in kinds:
+            made.update(specs[kind].zero())
+        return made
+
+    following = zeros("observation", "reward", "done")
+    return zeros("state", "observation", "done", "action").set("next", following)
 
 
 def _with_every_flag(spec: Composite) -> Composite:
-    """A done spec with all three flags: one that is missing looks like one that is there.
+    """A done spec with all three flags in each group: one that is missing looks like one that is there.
 
     Raises:
-        ValueError: another key, or none of the three.
+        ValueError: another key, or no flag at all.
     """
-    names = [*spec.keys()]
-    if not names or set(names) - set(FLAGS):
-        raise ValueError(f"done_spec: got the keys {names}, expected some of {[*FLAGS]}")
-    flag = spec[names[0]]
-    return Composite(
-        {name: spec[name] if name in names else flag.clone() for name in FLAGS}, shape=spec.shape, device=spec.device
-    )
+    complete = spec.clone()
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for key in spec.keys(True, True):
+        keys = (key,) if isinstance(key, str) else key
+        groups.setdefault(keys[:-1], []).append(keys[-1])
+    if not groups:
+        raise ValueError(f"done_spec: got no flag, expected some of {[*FLAGS]}")
+    for path, names in groups.items():
+        if set(names) - set(FLAGS):
+            raise ValueError(f"done_spec: got the keys {names} in the group {path}, expected some of {[*FLAGS]}")
+        for name in FLAGS:
+            if name not in names:
+                complete.set((*path, name), spec[(*path, names[0])].clone())
+    return complete

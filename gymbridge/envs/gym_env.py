@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, cast
 
-import cloudpickle
 import gymnasium as gym
 import torch
 
-from gymbridge.engine.local import LocalEngine, make_all
+from gymbridge.engine.gym_host import GymEnvDescription, close_all
+from gymbridge.engine.local import LocalEngine
+from gymbridge.engine.makers import EnvMaker, make_all
 from gymbridge.envs.engine_env import EngineEnv
-from gymbridge.envs.engine_face import EngineFace, FaceOptions
+from gymbridge.envs.engine_face import EngineFace
+from gymbridge.envs.gym_face import GymFace, GymFaceOptions
 from gymbridge.envs.info_specs import discover_infos
 from gymbridge.envs.inputs import DeviceLike
 from gymbridge.specs import Composite
@@ -63,7 +65,7 @@ class GymEnv(EngineEnv):
         super().__init__(device=device)
         self._make = EnvMaker(env_or_id_or_maker, make_kwargs, remakes=info == "auto")
         info_spec, left_out = discover_infos(self._make) if info == "auto" else (info, frozenset())
-        self.options = FaceOptions(
+        self.options = GymFaceOptions(
             categorical_action_encoding=categorical_action_encoding,
             info_spec=info_spec,
             reward_dtype=reward_dtype,
@@ -73,60 +75,17 @@ class GymEnv(EngineEnv):
         _ = self._face
 
     def _make_face(self) -> EngineFace:
-        engine = LocalEngine(make_all([self._make], gym.Env), self.options.host)
+        made = make_all([self._make], gym.Env)
         try:
+            engine: LocalEngine[gym.Env[Any, Any], GymEnvDescription] = LocalEngine(made, self.options.host)
             engine.allocate()
-            return EngineFace(engine, self.batch_size, self.device, self.options)
+            return GymFace(engine, self.batch_size, self.device, self.options)
         except BaseException:
-            engine.close()
+            close_all(made)
             raise
 
     @property
     def env(self) -> gym.Env[Any, Any]:
         """The gymnasium env."""
-        return cast(LocalEngine, self._face.engine).envs[0]
-
-
-class EnvMaker:
-    """Makes a gymnasium env, from whatever a user gives to make one; it pickles wherever that does with cloudpickle.
-
-    Args:
-        source: a gymnasium env, a registered id, or a callable.
-        kwargs: for ``gymnasium.make`` or the callable.
-        remakes: it will be called more than once.
-
-    Raises:
-        TypeError: none of the three, or an env that is made already where kwargs are given or more are to be made.
-
-    Example:
-        >>> EnvMaker("CartPole-v1", {"max_episode_steps": 10})().spec.max_episode_steps
-        10
-    """
-
-    def __init__(self, source: Any, kwargs: Mapping[str, Any], *, remakes: bool = False):
-        if not isinstance(source, (str, gym.Env)) and not callable(source):
-            raise TypeError(
-                f"got {source!r} of type {type(source).__name__}, "
-                f"expected a gymnasium.Env, a registered id or a callable that makes an env"
-            )
-        if isinstance(source, gym.Env) and kwargs:
-            raise TypeError(f"make_kwargs: got {sorted(kwargs)} with an env that is made already, expected none")
-        if isinstance(source, gym.Env) and remakes:
-            raise TypeError("info='auto' looks at a separate env: give an id or a maker instead of an env")
-        self.source = source
-        self.kwargs = dict(kwargs)
-
-    def __call__(self) -> Any:
-        """An env; the same one each time where that is what was given."""
-        if isinstance(self.source, gym.Env):
-            return self.source
-        if isinstance(self.source, str):
-            return gym.make(self.source, **self.kwargs)
-        return self.source(**self.kwargs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _maker_of, (cloudpickle.dumps((self.source, self.kwargs)),)
-
-
-def _maker_of(pickled: bytes) -> EnvMaker:
-    return EnvMaker(*cloudpickle.loads(pickled))
+        engine = cast("LocalEngine[gym.Env[Any, Any], GymEnvDescription]", self._face.engine)
+        return engine.envs[0]

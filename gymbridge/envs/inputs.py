@@ -11,10 +11,12 @@ from tensordict import TensorDictBase
 from gymbridge.specs import TensorSpec
 from gymbridge.specs._bridge import as_device
 
-__all__ = ["DeviceLike", "NestedKey", "as_seed", "env_device", "require_like"]
+__all__ = ["DeviceLike", "NestedKey", "as_seed", "env_device", "fits", "require_like"]
 
 NestedKey: TypeAlias = str | tuple[str, ...]
 DeviceLike: TypeAlias = torch.device | str | int
+
+_NO_LEAD = torch.Size()
 
 
 def as_seed(seed: Any) -> int | None:
@@ -45,22 +47,30 @@ def env_device(device: DeviceLike) -> torch.device:
     return found
 
 
-def require_like(key: NestedKey, value: Any, spec: TensorSpec, tensordict: TensorDictBase) -> None:
-    """Refuses an input that is missing or has another shape or dtype than its spec."""
+def require_like(
+    key: NestedKey, value: Any, spec: TensorSpec, tensordict: TensorDictBase, lead: torch.Size = _NO_LEAD
+) -> None:
+    """Refuses an input that is missing or has another shape or dtype than its spec.
+
+    Args:
+        lead: dims that the value has before those of its spec.
+    """
     name = key if isinstance(key, str) else ".".join(key)
+    shape = torch.Size((*lead, *spec.shape)) if lead else spec.shape
     if value is None:
-        raise KeyError(
-            f"{name}: missing, expected shape {[*spec.shape]} and {spec.dtype}; got keys {[*tensordict.keys()]}"
-        )
+        raise KeyError(f"{name}: missing, expected shape {[*shape]} and {spec.dtype}; got keys {[*tensordict.keys()]}")
     if spec.dtype is None:  # data that are no tensor
-        if found := spec.faults(value, (name,)):
+        if found := spec.faults(value, (name,), len(lead)):
             raise ValueError("; ".join(found))
         return
     if not isinstance(value, torch.Tensor):
-        raise TypeError(
-            f"{name}: got {type(value).__name__}, expected a tensor of shape {[*spec.shape]} and {spec.dtype}"
-        )
-    if value.shape != spec.shape:
-        raise ValueError(f"{name}: got shape {[*value.shape]}, expected {[*spec.shape]}")
+        raise TypeError(f"{name}: got {type(value).__name__}, expected a tensor of shape {[*shape]} and {spec.dtype}")
+    if value.shape != shape and not (spec.is_dynamic and fits(value.shape, shape)):
+        raise ValueError(f"{name}: got shape {[*value.shape]}, expected {[*shape]}")
     if value.dtype is not spec.dtype:
         raise ValueError(f"{name}: got dtype {value.dtype}, expected {spec.dtype}")
+
+
+def fits(shape: torch.Size, expected: torch.Size) -> bool:
+    """Whether a shape is the expected one, in which ``-1`` stands for any size."""
+    return len(shape) == len(expected) and all(wanted in (-1, got) for got, wanted in zip(shape, expected, strict=True))

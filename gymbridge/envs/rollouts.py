@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
-from gymbridge.envs.tensordicts import leaf_paths
+from gymbridge.envs.tensordicts import dense_stack, leaf_paths
 
 if TYPE_CHECKING:
     from gymbridge.envs.base import EnvBase
@@ -30,7 +30,7 @@ def rollout(
     auto_cast_to_device: bool = False,
     break_when_any_done: bool | None = None,
     break_when_all_done: bool | None = None,
-    return_contiguous: bool = True,
+    return_contiguous: bool | None = None,
     tensordict: TensorDictBase | None = None,
     set_truncated: bool = False,
     out: TensorDictBase | None = None,
@@ -52,7 +52,8 @@ def rollout(
         auto_cast_to_device: move what the policy reads to the policy's device, and what it wrote to the env's.
         break_when_any_done: stop when any env is done; the default. With False, done envs are reset and go on.
         break_when_all_done: stop when all envs are done; one that is done before waits, and repeats its last step.
-        return_contiguous: stack to dense tensors; with False, a lazy stack.
+        return_contiguous: stack to dense tensors; with False, a lazy stack. Unless told, dense where the env has no
+            dynamic specs.
         tensordict: what the first reset is given, or where to go on from; envs done in it are reset first.
         set_truncated: mark the last step as truncated and done.
         out: a dense TensorDict ``[*B, T]`` of at least ``max_steps`` steps that the result is written into; what is
@@ -115,9 +116,11 @@ def rollout(
                 callback(env, step.copy())
     if set_truncated:
         last = steps[-1]["next"]
-        for key in ("truncated", "done"):
-            last.set(key, torch.ones_like(last.get(key)))
-    return _stack(steps, env.ndim, return_contiguous, out)
+        for path in env._spec_plan.groups.paths:
+            for name in ("truncated", "done"):
+                last.set((*path, name), torch.ones_like(last.get((*path, name))))
+    contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
+    return _stack(steps, env.ndim, contiguous, out)
 
 
 Act: TypeAlias = "Callable[[TensorDictBase], TensorDictBase]"
@@ -128,7 +131,7 @@ Steps: TypeAlias = "Iterable[tuple[TensorDictBase, bool]]"
 def _until_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -> Steps:
     for left in reversed(range(max_steps)):
         step = env.step(act(root))
-        goes_on = left > 0 and not step["next", "done"].any()
+        goes_on = left > 0 and not env.ended(step["next"]).any()
         yield step, goes_on
         if not goes_on:
             return
@@ -145,7 +148,7 @@ def _until_all_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int
         step = env.step(root)
         if previous is not None:
             step = step if running.all() else _where(running, step, previous)
-        running = running & ~step["next", "done"].flatten(env.ndim).any(-1)
+        running = running & ~env.ended(step["next"])
         goes_on = left > 0 and bool(running.any())
         yield step, goes_on
         if not goes_on:
@@ -178,10 +181,15 @@ def _require_room(env: EnvBase, out: TensorDictBase, max_steps: int) -> None:
 
 
 def _reset_done(env: EnvBase, root: TensorDictBase) -> TensorDictBase:
-    done = root.get("done", None)
-    if done is None or not done.any():
-        return root.copy()
-    return env.reset(root.copy().set("_reset", done))
+    root = root.copy()
+    groups = env._spec_plan.groups
+    if any(root.get((*path, "done"), None) is None for path in groups.paths):
+        return root
+    ended = env.ended(root)
+    if not ended.any():
+        return root
+    groups.put_resets(root, ended)
+    return env.reset(root)
 
 
 def _acting(env: EnvBase, policy: Callable[..., Any] | None, cast: bool, trust: bool) -> Act:
@@ -249,7 +257,10 @@ def _device_of(policy: Any) -> torch.device | None:
 
 
 def _stack(steps: list[TensorDictBase], dim: int, contiguous: bool, out: TensorDictBase | None) -> TensorDictBase:
-    stacked = _dense_stack(steps, dim) if contiguous else LazyStackedTensorDict(*steps, stack_dim=dim)
+    try:
+        stacked = dense_stack(steps, dim) if contiguous else LazyStackedTensorDict(*steps, stack_dim=dim)
+    except ValueError as error:
+        raise ValueError(f"step {error}: steps that differ are stacked with return_contiguous=False only") from None
     if out is not None:
         if len(steps) < out.batch_size[dim]:
             out = out[(slice(None),) * dim + (slice(len(steps)),)]
@@ -262,24 +273,6 @@ def _where(mask: torch.Tensor, picked: TensorDictBase, others: TensorDictBase) -
     chosen: Any = torch.where(mask, picked, others)
     result: TensorDictBase = chosen
     return result
-
-
-def _dense_stack(steps: list[TensorDictBase], dim: int) -> TensorDictBase:
-    """A stack made leaf by leaf, which costs a fraction of what stacking TensorDicts does."""
-    first = steps[0]
-    for index, step in enumerate(steps):
-        if set(step.keys()) != set(first.keys()):
-            raise ValueError(
-                f"step {index} has the keys {[*step.keys()]}, and step 0 {[*first.keys()]}: steps that differ are "
-                f"stacked with return_contiguous=False only"
-            )
-    batch_size = torch.Size([*first.batch_size[:dim], len(steps), *first.batch_size[dim:]])
-    stacked: TensorDictBase = first.empty(batch_size=batch_size)
-    for key, value in first.items():
-        values = [step.get(key) for step in steps]
-        nested = isinstance(value, TensorDictBase)
-        stacked.set(key, _dense_stack(values, dim) if nested else torch.stack(values, dim))
-    return stacked
 
 
 @contextmanager

@@ -5,13 +5,33 @@ What is built here from parts that are known to fit skips tensordict's checks; w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
+from tensordict import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    TensorDictBase,
+    is_leaf_nontensor,
+)
 
-__all__ = ["Assembler", "entry", "fill", "leaf_paths", "own", "put_entry", "tensordict_of", "with_entries"]
+__all__ = [
+    "Assembler",
+    "dense_stack",
+    "entry",
+    "fill",
+    "leaf_paths",
+    "num_leaves",
+    "own",
+    "picked_rows",
+    "put_entry",
+    "row_of",
+    "tensordict_of",
+    "with_entries",
+]
 
 Key = tuple[str, ...]
 
@@ -72,6 +92,62 @@ def leaf_paths(tensordict: TensorDictBase) -> list[Key]:
     return [(key,) if isinstance(key, str) else key for key in keys]
 
 
+def num_leaves(tensordict: TensorDictBase) -> int:
+    """Number of leaves, those that are no tensors included.
+
+    Example:
+        >>> num_leaves(TensorDict(x=torch.zeros(2), arm=TensorDict(angle=torch.zeros(2), name="left")))
+        3
+    """
+    if type(tensordict) is not TensorDict:
+        return len(leaf_paths(tensordict))
+    values = tensordict._tensordict.values()
+    return sum(num_leaves(value) if type(value) is TensorDict else 1 for value in values)
+
+
+def row_of(tensordict: TensorDictBase, row: int) -> TensorDictBase:
+    """A row of the first batch dim, with views of the tensors; of a lazy stack the TensorDict that lies there."""
+    if isinstance(tensordict, LazyStackedTensorDict) and tensordict.stack_dim == 0:
+        lying: TensorDictBase = tensordict.tensordicts[row]
+        return lying
+    return tensordict[row]
+
+
+def dense_stack(tensordicts: Sequence[TensorDictBase], dim: int) -> TensorDictBase:
+    """A stack made leaf by leaf, which costs a fraction of what stacking TensorDicts does.
+
+    Lazy stacks along a dim before ``dim`` stay such, and what lies in them is stacked.
+
+    Raises:
+        ValueError: the TensorDicts differ in keys or shapes.
+
+    Example:
+        >>> dense_stack([TensorDict(x=torch.zeros(2)), TensorDict(x=torch.ones(2))], 0)["x"]
+        tensor([[0., 0.],
+                [1., 1.]])
+    """
+    first = tensordicts[0]
+    if isinstance(first, LazyStackedTensorDict) and not is_leaf_nontensor(type(first)) and first.stack_dim < dim:
+        rows = zip(*(lazy.tensordicts for lazy in tensordicts), strict=True)
+        return LazyStackedTensorDict(*(dense_stack(row, dim - 1) for row in rows), stack_dim=first.stack_dim)
+    for index, other in enumerate(tensordicts):
+        if set(other.keys()) != set(first.keys()):
+            raise ValueError(f"{index} has the keys {[*other.keys()]}, and 0 {[*first.keys()]}")
+    batch_size = torch.Size([*first.batch_size[:dim], len(tensordicts), *first.batch_size[dim:]])
+    stacked: TensorDictBase = first.empty(batch_size=batch_size)
+    for key, value in first.items():
+        values = [entry(other, key) for other in tensordicts]
+        if isinstance(value, TensorDictBase) and not is_leaf_nontensor(type(value)):
+            stacked.set(key, dense_stack(values, dim))
+            continue
+        try:
+            stacked.set(key, torch.stack(values, dim))
+        except RuntimeError as error:
+            shapes = [[*part.shape] for part in values]
+            raise ValueError(f"{key}: shapes {shapes} differ") from error
+    return stacked
+
+
 def fill(tensordict: TensorDictBase, others: TensorDictBase) -> None:
     """Sets the leaves of ``others`` that the TensorDict does not have, at any depth.
 
@@ -88,10 +164,41 @@ def fill(tensordict: TensorDictBase, others: TensorDictBase) -> None:
                 for name in [name for name in theirs if name not in tensordict._tensordict]:
                     tensordict.set(name, theirs[name])
             return
+    if isinstance(tensordict, LazyStackedTensorDict):
+        for row, part in enumerate(tensordict.tensordicts):
+            fill(part, row_of(others, row))
+        return
     mine = set(leaf_paths(tensordict))
     for key in leaf_paths(others):
         if key not in mine:
             tensordict.set(key, others.get(key))
+
+
+def picked_rows(mask: torch.Tensor, value: Any, other: Any) -> Any:
+    """Rows of a leaf where the mask is True, of another elsewhere; zeros, or None as data, where there is no other.
+
+    Example:
+        >>> picked_rows(torch.tensor([True, False]), torch.ones(2, 2), torch.zeros(2, 2))
+        tensor([[1., 1.],
+                [0., 0.]])
+    """
+    if not mask.ndim:
+        if mask:
+            return value
+        return other if other is not None else _nothing_like(value)
+    if isinstance(value, torch.Tensor):
+        rows = mask.to(value.device).reshape((*mask.shape, *[1] * (value.ndim - mask.ndim)))
+        return torch.where(rows, value, torch.zeros_like(value) if other is None else other)
+    if not len(mask):
+        return value
+    rest = [None] * len(mask) if other is None else other
+    return NonTensorStack(*[picked_rows(*row) for row in zip(mask, value, rest, strict=True)])
+
+
+def _nothing_like(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.zeros_like(value)
+    return NonTensorData(None, batch_size=value.batch_size)
 
 
 def own(value: Any) -> Any:
@@ -104,8 +211,8 @@ class Assembler:
 
     Args:
         keys: the leaves' keys, in the order in which their tensors will be given.
-        batch_size, device: those of the TensorDict and of the ones nested in it.
-        groups: keys of nested TensorDicts that are there even if they are empty.
+        batch_size, device: those of the TensorDict and, unless told, of the ones nested in it.
+        groups: keys of nested TensorDicts, which are there even if they are empty, and their batch sizes.
 
     Example:
         >>> assemble = Assembler([("pixels",), ("joints", "speed")], torch.Size([2]), None)
@@ -119,7 +226,7 @@ class Assembler:
         keys: Iterable[Key],
         batch_size: torch.Size,
         device: torch.device | None,
-        groups: Iterable[Key] = (),
+        groups: Mapping[Key, torch.Size] | None = None,
     ):
         self.keys = tuple(keys)
         self.batch_size = batch_size
@@ -130,7 +237,8 @@ class Assembler:
             for part in key[:-1]:
                 group = group.setdefault(part, {})
             group[key[-1]] = position
-        for key in groups:
+        self._sizes = dict(groups or {})
+        for key in self._sizes:
             group = self._tree
             for part in key:
                 group = group.setdefault(part, {})
@@ -143,10 +251,11 @@ class Assembler:
             entries: Any = dict(zip(self._names, tensors, strict=True))
             made: TensorDict = _new(source=entries, batch_size=self.batch_size, device=self.device)
             return made
-        return self._build(self._tree, tensors)
+        return self._build((), self._tree, tensors)
 
-    def _build(self, tree: dict[str, Any], tensors: Sequence[Any]) -> TensorDict:
+    def _build(self, path: Key, tree: dict[str, Any], tensors: Sequence[Any]) -> TensorDict:
         entries = {
-            name: self._build(part, tensors) if isinstance(part, dict) else tensors[part] for name, part in tree.items()
+            name: self._build((*path, name), part, tensors) if isinstance(part, dict) else tensors[part]
+            for name, part in tree.items()
         }
-        return tensordict_of(entries, self.batch_size, self.device)
+        return tensordict_of(entries, self._sizes.get(path, self.batch_size), self.device)

@@ -2,32 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from tensordict import TensorDictBase
+import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
-from gymbridge.envs.tensordicts import entry, fill, leaf_paths, own, put_entry, tensordict_of
+from gymbridge.envs.tensordicts import entry, fill, leaf_paths, own, picked_rows, put_entry, row_of, tensordict_of
 from gymbridge.specs import Composite
 
-__all__ = ["NextRoot", "put_first", "put_next", "step_mdp"]
+__all__ = ["NextRoot", "keep_asleep", "put_first", "put_next", "step_mdp"]
 
 NestedKey: TypeAlias = str | tuple[str, ...]
 
 
-def put_first(tensordict: TensorDictBase, first: TensorDictBase) -> TensorDictBase:
-    """What a reset was given, without its mask and ``next``, with what it gave; a new TensorDict."""
-    out = tensordict.exclude("_reset", "next").copy()  # its groups are the caller's
+_ROOT_MASKS: Sequence[NestedKey] = (("_reset",), ("_step",))
+
+
+def put_first(
+    tensordict: TensorDictBase, first: TensorDictBase, mask_keys: Sequence[NestedKey] = _ROOT_MASKS[:1]
+) -> TensorDictBase:
+    """What a reset was given, without its masks and ``next``, with what it gave; a new TensorDict."""
+    if isinstance(first, LazyStackedTensorDict):
+        pairs = [(row_of(tensordict, row), own) for row, own in enumerate(first.tensordicts)]
+        rows = [put_first(given, own, mask_keys) for given, own in pairs]
+        return LazyStackedTensorDict(*rows, stack_dim=first.stack_dim)
+    out = tensordict.exclude(*mask_keys, "next").copy()  # its groups are the caller's
     for key in leaf_paths(first):
         out.set(key, first.get(key))
     return out
 
 
-def put_next(tensordict: TensorDictBase, following: TensorDictBase, preset: TensorDictBase | None) -> TensorDictBase:
-    """Sets ``"next"`` over what was there, of which it keeps the other keys, and takes the mask out."""
+def put_next(
+    tensordict: TensorDictBase,
+    following: TensorDictBase,
+    preset: TensorDictBase | None,
+    groups: Iterable[tuple[str, ...]] = (),
+) -> TensorDictBase:
+    """Sets ``"next"`` over what was there, of which it keeps the other keys, and takes the masks out.
+
+    Args:
+        groups: paths of the nested groups that may have a mask of their own.
+    """
+    if isinstance(tensordict, LazyStackedTensorDict):
+        for row, own in enumerate(tensordict.tensordicts):
+            put_next(own, row_of(following, row), entry(own, "next"), groups)
+        return tensordict
     if preset is not None:
         fill(following, preset)
     if entry(tensordict, "_step") is not None:
         del tensordict["_step"]
+    for path in groups:
+        group = tensordict.get(path, None)
+        if group is not None and entry(group, "_step") is not None:
+            del group["_step"]
     put_entry(tensordict, "next", following)
     return tensordict
 
@@ -95,6 +123,25 @@ def _next_of(tensordict: TensorDictBase) -> TensorDictBase:
     return following
 
 
+def keep_asleep(
+    root: TensorDictBase, tensordict: TensorDictBase, mask: torch.Tensor, latest: TensorDictBase | None = None
+) -> None:
+    """Gives the envs that were not stepped their own row of what was given, in the root after the step.
+
+    Args:
+        root: changed in place.
+        tensordict: what the step was given.
+        mask: the envs that were stepped, bool ``[*B]``.
+        latest: what the others show where the caller has nothing.
+    """
+    for key in leaf_paths(root):
+        own = tensordict.get(key, None)
+        if own is None and latest is not None:
+            own = latest.get(key, None)
+        if own is not None:
+            root.set(key, picked_rows(mask, root.get(key), own))
+
+
 class NextRoot:
     """Makes the root of an env's next step, with what depends on its specs worked out once.
 
@@ -106,16 +153,21 @@ class NextRoot:
     """
 
     def __init__(self, observations: Composite, actions: Composite, rewards: Composite, flags: Composite):
-        self._names = (*observations.keys(), *flags.keys())
+        self._names = tuple(dict.fromkeys((*observations.keys(), *flags.keys())))
         self._empty = frozenset(
             name
             for name, part in observations.items()
             if isinstance(part, Composite) and not [*part.keys(include_nested=True, leaves_only=True)]
         )
         self._groups = frozenset(
-            name for spec in (observations, actions) for name, part in spec.items() if isinstance(part, Composite)
+            name
+            for spec in (observations, actions, rewards, flags)
+            for name, part in spec.items()
+            if isinstance(part, Composite)
         )
-        self._left_out = frozenset(actions.keys(True, True)) | frozenset(rewards.keys(True, True))
+        self._nested_rewards = [key for key in rewards.keys(True, True) if not isinstance(key, str)]
+        masks = {(*key[:-1], name) for key in flags.keys(True, True) for name in ("_step", "_reset")}
+        self._left_out = frozenset(actions.keys(True, True)) | frozenset(rewards.keys(True, True)) | masks
         self._not_carried = frozenset(
             {"next", "_step", "_reset", "_failed"}
             | {*observations.keys(), *actions.keys(), *rewards.keys(), *flags.keys()}
@@ -137,6 +189,10 @@ class NextRoot:
                 raise KeyError(f"next.{name}: missing, expected what a step returned; got {[*following.keys()]}")
             entries[name] = value.clone()  # a policy that changes the root in place leaves ``next`` as it was
         root = tensordict_of(entries, tensordict.batch_size, following.device)
+        for key in self._nested_rewards:
+            group = root.get(key[:-1], None)
+            if group is not None and entry(group, key[-1]) is not None:
+                del group[key[-1]]
         self.carry(following, root)
         self.carry(tensordict, root)
         return root

@@ -84,11 +84,11 @@ class TensorSpec(ABC):
 
     @abstractmethod
     def zero(self, shape: ShapeLike = ()) -> Any:
-        """Return zeros of shape ``[*shape, *self.shape]``, whether or not zero is in the domain."""
+        """Return zeros of shape ``[*shape, *self.shape]``, in the domain or not; dynamic dims get size 1."""
 
     @abstractmethod
     def one(self, shape: ShapeLike = ()) -> Any:
-        """Return ones of shape ``[*shape, *self.shape]``, whether or not one is in the domain."""
+        """Return ones of shape ``[*shape, *self.shape]``, in the domain or not; dynamic dims get size 1."""
 
     @abstractmethod
     def faults(self, value: Any, key: tuple[str, ...] = (), batch_dims: int | None = None) -> list[str]:
@@ -131,7 +131,10 @@ class TensorSpec(ABC):
 
     @abstractmethod
     def cardinality(self) -> int | float:
-        """Return the number of values of one element of the batch (``math.inf`` where it is infinite)."""
+        """Return the number of values of one element of the batch (``math.inf`` where it is infinite).
+
+        ``Bounded`` and ``Binary`` count the values of their whole shape.
+        """
 
     @abstractmethod
     def enumerate(self, use_mask: bool = False) -> Any:

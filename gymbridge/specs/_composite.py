@@ -12,6 +12,9 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from gymbridge.errors import SpecError
 from gymbridge.specs._base import TensorSpec, name_of
 from gymbridge.specs._bridge import as_device, cartesian
+from gymbridge.specs._entries import Entries
+from gymbridge.specs._keys import is_key
+from gymbridge.specs._kinds import put_together, taken_apart
 from gymbridge.specs._leaf import MAX_ENUMERATION
 from gymbridge.specs._shapes import Indexing, as_size, concrete, fits_end
 
@@ -22,28 +25,9 @@ if TYPE_CHECKING:
     from gymbridge.specs._shapes import Index, ShapeLike
 
 Kind: TypeAlias = Literal["dict", "tuple", "leaf", "renamed"]
-Key: TypeAlias = "str | tuple[str, ...]"
-
-_NO_DEFAULT = object()
 
 
-def is_key(item: Any) -> bool:
-    """Say whether ``item`` is a key rather than an index."""
-    return isinstance(item, str) or (isinstance(item, tuple) and bool(item) and all(isinstance(k, str) for k in item))
-
-
-def as_path(key: Any) -> tuple[str, ...]:
-    """Return a key as a tuple of strings.
-
-    Raises:
-        TypeError: it is neither a string nor a non-empty tuple of strings.
-    """
-    if not is_key(key):
-        raise TypeError(f"a key is a string or a non-empty tuple of strings, got {key!r}")
-    return (key,) if isinstance(key, str) else tuple(key)
-
-
-class Composite(TensorSpec):
+class Composite(Entries):
     """A nested spec: names for specs that share leading batch dims. Its values are TensorDicts.
 
     Args:
@@ -89,6 +73,9 @@ class Composite(TensorSpec):
             for key, spec in source.items():
                 self.set(key, spec)
 
+    def _group(self, entries: Mapping[Any, Any]) -> Composite:
+        return Composite(entries, shape=self._shape, device=self._device)
+
     def _like(self, specs: Mapping[str, TensorSpec], shape: torch.Size, device: torch.device | None) -> Self:
         """Return an unlocked spec of the same kind from entries that are known to fit."""
         new = object.__new__(type(self))
@@ -126,206 +113,6 @@ class Composite(TensorSpec):
         """Whether the batch shape, or the shape of a leaf, has a dim of any size (``-1``)."""
         return -1 in self.shape or any(spec.is_dynamic for spec in self.values())
 
-    # -- entries
-
-    def _names(self) -> list[str]:
-        return list(self._specs)
-
-    def _entry(self, name: str) -> TensorSpec:
-        return self._specs[name]
-
-    def items(self, include_nested: bool = False, leaves_only: bool = False) -> Iterator[tuple[Key, TensorSpec]]:
-        """Iterate over keys and specs.
-
-        Args:
-            include_nested: entries of nested Composites too, with tuples for keys.
-            leaves_only: no Composites.
-        """
-        for name in self._names():
-            spec = self._entry(name)
-            is_nested = isinstance(spec, Composite)
-            if not (is_nested and leaves_only):
-                yield name, spec
-            if is_nested and include_nested:
-                assert isinstance(spec, Composite)
-                for key, inner in spec.items(True, leaves_only):
-                    yield (name, *as_path(key)), inner
-
-    def keys(self, include_nested: bool = False, leaves_only: bool = False) -> _Keys:
-        """Return the keys, as ``items``; the view has a length and can be asked whether it has a key."""
-        return _Keys(self, include_nested, leaves_only)
-
-    def values(self, include_nested: bool = False, leaves_only: bool = False) -> Iterator[TensorSpec]:
-        """Iterate over the specs, as ``items``."""
-        return (spec for _, spec in self.items(include_nested, leaves_only))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names())
-
-    def __len__(self) -> int:
-        return len(self._names())
-
-    def __contains__(self, key: Any) -> bool:
-        return self.get(key, None) is not None
-
-    def get(self, key: Key, default: Any = _NO_DEFAULT) -> Any:
-        """Return the spec under ``key``.
-
-        Raises:
-            KeyError: there is none and no default.
-        """
-        path = as_path(key)
-        found: TensorSpec = self
-        for depth, name in enumerate(path):
-            if not isinstance(found, Composite) or name not in found._names():
-                if default is not _NO_DEFAULT:
-                    return default
-                has = found._names() if isinstance(found, Composite) else f"{found._title}, which is a leaf"
-                raise KeyError(f"no entry {name_of(path)}: {name_of(path[:depth]) if depth else 'the spec'} has {has}")
-            found = found._entry(name)
-        return found
-
-    def set(self, key: Key, spec: TensorSpec | Mapping[Any, Any]) -> Self:
-        """Put ``spec`` (a mapping becomes a Composite) under ``key``; nested Composites are made as needed.
-
-        Raises:
-            TypeError: a key or an entry of the wrong type.
-            ValueError: the spec's shape does not begin with this one's.
-            RuntimeError: this spec is locked.
-        """
-        path = as_path(key)
-        self._check_unlocked(f"set {name_of(path)}")
-        if len(path) > 1:
-            inner = self._specs.get(path[0])
-            if inner is None:
-                inner = Composite(shape=self._shape, device=self._device)
-            if not isinstance(inner, Composite):
-                raise KeyError(f"cannot set {name_of(path)}: {path[0]!r} is a leaf, {inner._title}")
-            inner.set(path[1:], spec)
-            self._specs[path[0]] = inner
-            return self
-        if isinstance(spec, Mapping):
-            spec = Composite(spec, shape=self._shape, device=self._device)
-        if not isinstance(spec, TensorSpec):
-            raise TypeError(f"entry {name_of(path)}: expected a spec, got {type(spec).__name__}")
-        if tuple(spec._batch_shape[: self.ndim]) != tuple(self._shape):
-            raise ValueError(
-                f"entry {name_of(path)}: got {spec._title} of shape {list(spec.shape)} with batch dims "
-                f"{list(spec._batch_shape)}, expected batch dims that begin with {list(self._shape)}"
-            )
-        self._specs[path[0]] = spec if self._device is None else spec.to(self._device)
-        return self
-
-    def __setitem__(self, key: Key, spec: TensorSpec | Mapping[Any, Any]) -> None:
-        self.set(key, spec)
-
-    def update(self, other: Composite | Mapping[Any, Any]) -> Self:
-        """Put in every entry of ``other``; nested Composites are updated rather than replaced.
-
-        Raises:
-            KeyError, TypeError, ValueError, RuntimeError: as ``set``, before anything is changed.
-        """
-        self._check_unlocked("update")
-        self.clone()._update(other)
-        return self._update(other)
-
-    def _update(self, other: Composite | Mapping[Any, Any]) -> Self:
-        for key, spec in other.items():
-            mine = self.get(key, None)
-            if isinstance(mine, Composite) and isinstance(spec, (Composite, Mapping)):
-                mine._update(spec)
-            else:
-                self.set(key, spec)
-        return self
-
-    def __delitem__(self, key: Key) -> None:
-        path = as_path(key)
-        self._check_unlocked(f"delete {name_of(path)}")
-        self.get(path)
-        if len(path) > 1:
-            del self.get(path[:-1])[path[-1]]
-        else:
-            del self._specs[path[0]]
-
-    def pop(self, key: Key, default: Any = _NO_DEFAULT) -> Any:
-        """Remove the spec under ``key`` and return it, or ``default`` if there is none.
-
-        Raises:
-            KeyError: there is none and no default.
-            RuntimeError: this spec is locked.
-        """
-        self._check_unlocked(f"pop {name_of(as_path(key))}")
-        found = self.get(key, default)
-        if key in self:
-            del self[key]
-        return found
-
-    def select(self, *keys: Key, strict: bool = True) -> Self:
-        """Return a spec with copies of the given entries only.
-
-        Raises:
-            KeyError: ``strict`` and one is missing.
-        """
-        groups: dict[str, list[tuple[str, ...]]] = {}
-        for path in map(as_path, keys):
-            if path in self:
-                groups.setdefault(path[0], []).append(path[1:])
-            elif strict:
-                self.get(path)
-        kept: dict[str, TensorSpec] = {}
-        for name in self._names():
-            if rest := groups.get(name):
-                spec = self._entry(name)
-                kept[name] = spec.clone() if () in rest or not isinstance(spec, Composite) else spec.select(*rest)
-        return self._like(kept, self._shape, self._device)
-
-    def exclude(self, *keys: Key) -> Self:
-        """Return a spec with copies of all but the given entries; those that are missing are passed over."""
-        paths = [as_path(key) for key in keys]
-        kept: dict[str, TensorSpec] = {}
-        for name in self._names():
-            rest = [path[1:] for path in paths if path[0] == name]
-            spec = self._entry(name)
-            if () not in rest:
-                kept[name] = spec.exclude(*rest) if rest and isinstance(spec, Composite) else spec.clone()
-        return self._like(kept, self._shape, self._device)
-
-    def is_empty(self, recurse: bool = False) -> bool:
-        """Say whether there is no entry, or (``recurse``) no leaf."""
-        if not recurse:
-            return not self._names()
-        return not any(True for _ in self.items(include_nested=True, leaves_only=True))
-
-    def empty(self) -> Self:
-        """Return a spec without entries, with the same shape, device and kind."""
-        return self._like({}, self._shape, self._device)
-
-    # -- the lock
-
-    @property
-    def is_locked(self) -> bool:
-        """Whether entries can neither be set nor removed."""
-        return self._is_locked
-
-    def lock_(self) -> Self:
-        """Refuse changes of entries from now on, here and in nested specs; return self."""
-        return self._set_lock(True)
-
-    def unlock_(self) -> Self:
-        """Allow changes of entries from now on, here and in nested specs; return self."""
-        return self._set_lock(False)
-
-    def _set_lock(self, is_locked: bool) -> Self:
-        self._is_locked = is_locked
-        for spec in self._specs.values():
-            if isinstance(spec, Composite):
-                spec._set_lock(is_locked)
-        return self
-
-    def _check_unlocked(self, what: str) -> None:
-        if self.is_locked:
-            raise RuntimeError(f"cannot {what}: the spec is locked; call unlock_() first, or change a clone()")
-
     # -- values
 
     def _build(self, shape: ShapeLike, leaf: Callable[[TensorSpec, torch.Size], Any]) -> Any:
@@ -334,15 +121,15 @@ class Composite(TensorSpec):
         return TensorDict(source, batch_size=[*lead, *concrete(self._shape)], device=self._device)
 
     def rand(self, shape: ShapeLike = ()) -> Any:
-        """Draw a TensorDict of batch size ``[*shape, *self.shape]`` with torch's generator."""
+        """Draw a TensorDict of batch size ``[*shape, *self.shape]`` with torch's generator; dynamic dims get size 1."""
         return self._build(shape, lambda spec, lead: spec.rand(lead))
 
     def zero(self, shape: ShapeLike = ()) -> Any:
-        """Return a TensorDict of zeros, of batch size ``[*shape, *self.shape]``."""
+        """Return a TensorDict of zeros, of batch size ``[*shape, *self.shape]``; dynamic dims get size 1."""
         return self._build(shape, lambda spec, lead: spec.zero(lead))
 
     def one(self, shape: ShapeLike = ()) -> Any:
-        """Return a TensorDict of ones, of batch size ``[*shape, *self.shape]``."""
+        """Return a TensorDict of ones, of batch size ``[*shape, *self.shape]``; dynamic dims get size 1."""
         return self._build(shape, lambda spec, lead: spec.one(lead))
 
     def faults(self, value: Any, key: tuple[str, ...] = (), batch_dims: int | None = None) -> list[str]:
@@ -368,21 +155,25 @@ class Composite(TensorSpec):
         return found
 
     def _faults_of_rows(self, value: LazyStackedTensorDict, key: tuple[str, ...], lead: int) -> list[str]:
-        """List the faults of a lazy stack, whose rows may differ in keys and, along dynamic dims, in shape."""
-        rows = value.unbind(value.stack_dim)
+        lead -= value.stack_dim < lead
+        return [
+            f"row {row}: {fault}"
+            for row, (spec, part) in enumerate(self._rows(value))
+            for fault in spec.faults(part, key, lead)
+        ]
+
+    def _rows(self, value: LazyStackedTensorDict) -> Iterator[tuple[TensorSpec, Any]]:
+        """Return the spec and the value of each row; rows may differ in keys and, along dynamic dims, in shape."""
+        rows, lead = value.unbind(value.stack_dim), value.batch_dims - self.ndim
         specs: tuple[TensorSpec, ...]
         if value.stack_dim < lead:
-            specs, lead = (self,) * len(rows), lead - 1
+            specs = (self,) * len(rows)
         elif self._shape[value.stack_dim - lead] == -1:
             at: Index = (*[slice(None)] * (value.stack_dim - lead), 0)
             specs = (self._index(at),) * len(rows)
         else:
             specs = self.unbind(value.stack_dim - lead)
-        return [
-            f"row {row}: {fault}"
-            for row, (spec, part) in enumerate(zip(specs, rows, strict=True))
-            for fault in spec.faults(part, key, lead)
-        ]
+        return zip(specs, rows, strict=True)
 
     def _check_form(self, value: Any) -> None:
         """Refuse a value whose keys are not this spec's."""
@@ -395,6 +186,12 @@ class Composite(TensorSpec):
     def project(self, value: Any) -> Any:
         """Return a TensorDict whose leaves are moved to the nearest values of their domains."""
         self._check_form(value)
+        if isinstance(value, LazyStackedTensorDict):
+            if not fits_end(value.batch_size, self._shape):
+                raise SpecError(f"value: batch size: got {list(value.batch_size)}, expected {list(self._shape)}")
+            return LazyStackedTensorDict.lazy_stack(
+                [spec.project(row) for spec, row in self._rows(value)], value.stack_dim
+            )
         moved = value.copy()
         for name, spec in self._specs.items():
             moved.set(name, _naming(name, spec.project, value.get(name)))
@@ -406,7 +203,7 @@ class Composite(TensorSpec):
         Raises:
             SpecError: keys are missing or too many, or a leaf does not fit (the message names its key).
         """
-        source = _TAKE_APART[self._kind](value, self)
+        source = taken_apart(value, self)
         if missing := [name for name in self._specs if name not in source]:
             raise SpecError(f"value: missing {missing}, got {list(source)}")
         if extra := [name for name in source if name not in self._specs]:
@@ -431,10 +228,10 @@ class Composite(TensorSpec):
         """Return the space's value for a TensorDict: the inverse of ``encode``."""
         self._check_form(value)
         parts = {name: _naming(name, spec.to_numpy, value.get(name)) for name, spec in self._specs.items()}
-        return _PUT_TOGETHER[self._kind](parts, self)
+        return put_together(parts, self)
 
     def cardinality(self) -> int | float:
-        """Return the number of values of one element of the batch."""
+        """Return the number of values: the entries' numbers, multiplied."""
         return math.prod(spec.cardinality() for spec in self.values())
 
     def enumerate(self, use_mask: bool = False) -> Any:
@@ -496,33 +293,12 @@ class Composite(TensorSpec):
         mine, theirs = ((spec._shape, spec._device, spec._kind, spec._specs) for spec in (self, other))
         return mine == theirs
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         lines = [f"{name}: {spec!r}" for name, spec in self.items()]
         lines += [f"shape={list(self.shape)}", f"device={self.device}", f"kind={self.kind!r}"]
         return f"{self._title}(\n    " + ",\n".join(lines).replace("\n", "\n    ") + ")"
-
-
-class _Keys:
-    """The keys of a Composite, worked out when they are asked for."""
-
-    def __init__(self, spec: Composite, include_nested: bool, leaves_only: bool):
-        self._spec, self._include_nested, self._leaves_only = spec, include_nested, leaves_only
-
-    def __iter__(self) -> Iterator[Key]:
-        return (key for key, _ in self._spec.items(self._include_nested, self._leaves_only))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __contains__(self, key: Any) -> bool:
-        path = as_path(key)
-        found = self._spec.get(path, None) if self._include_nested or len(path) == 1 else None
-        return found is not None and not (self._leaves_only and isinstance(found, Composite))
-
-    def __repr__(self) -> str:
-        return f"keys({list(self)})"
 
 
 def _naming(name: str, convert: Callable[[Any], Any], value: Any) -> Any:
@@ -531,64 +307,3 @@ def _naming(name: str, convert: Callable[[Any], Any], value: Any) -> Any:
         return convert(value)
     except SpecError as error:
         raise SpecError(f"{name!r}: {error}") from error
-
-
-def _dict_apart(value: Any, spec: Composite) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise SpecError(f"value: got {type(value).__name__}, expected a dict with the keys {spec._names()}")
-    parts = dict(value)
-    for group, inner in _renamed(spec):
-        parts[group] = {name: parts.pop(name) for name in inner._names() if name in parts}
-    return parts
-
-
-def _renamed(spec: Composite) -> Iterator[tuple[str, Composite]]:
-    """Yield the groups of items that stand apart, and what they are under."""
-    for name, inner in spec.items():
-        if isinstance(inner, Composite) and inner.kind == "renamed":
-            assert isinstance(name, str)
-            yield name, inner
-
-
-def _dict_together(parts: dict[str, Any], spec: Composite) -> Any:
-    for group, _ in _renamed(spec):
-        parts.update(parts.pop(group))
-    return parts
-
-
-def _tuple_apart(value: Any, spec: Composite) -> Mapping[str, Any]:
-    if not isinstance(value, (tuple, list)):
-        raise SpecError(f"value: got {type(value).__name__}, expected a tuple of {len(spec)}")
-    return {str(i): item for i, item in enumerate(value)}
-
-
-def _leaf_apart(value: Any, spec: Composite) -> Mapping[str, Any]:
-    return {_only_name(spec): value}
-
-
-def _tuple_together(parts: dict[str, Any], spec: Composite) -> Any:
-    return tuple(parts[str(i)] for i in range(len(parts)))
-
-
-def _leaf_together(parts: dict[str, Any], spec: Composite) -> Any:
-    return parts[_only_name(spec)]
-
-
-def _only_name(spec: Composite) -> str:
-    if len(spec) != 1:
-        raise SpecError(f"a Composite of kind 'leaf' has a value under one key, got the keys {spec._names()}")
-    return spec._names()[0]
-
-
-_TAKE_APART: dict[Kind, Callable[[Any, Composite], Mapping[str, Any]]] = {
-    "dict": _dict_apart,
-    "tuple": _tuple_apart,
-    "leaf": _leaf_apart,
-    "renamed": _dict_apart,
-}
-_PUT_TOGETHER: dict[Kind, Callable[[dict[str, Any], Composite], Any]] = {
-    "dict": _dict_together,
-    "tuple": _tuple_together,
-    "leaf": _leaf_together,
-    "renamed": _dict_together,
-}

@@ -87,11 +87,11 @@ class LeafSpec(TensorSpec):
     def _draw(self, shape: torch.Size) -> torch.Tensor: ...
 
     def zero(self, shape: ShapeLike = ()) -> torch.Tensor:
-        """Return zeros of shape ``[*shape, *self.shape]``, whether or not zero is in the domain."""
+        """Return zeros of shape ``[*shape, *self.shape]``, in the domain or not; dynamic dims get size 1."""
         return torch.zeros(self._drawn_shape(shape), dtype=self._dtype, device=self._device)
 
     def one(self, shape: ShapeLike = ()) -> torch.Tensor:
-        """Return ones of shape ``[*shape, *self.shape]``, whether or not one is in the domain."""
+        """Return ones of shape ``[*shape, *self.shape]``, in the domain or not; dynamic dims get size 1."""
         return torch.ones(self._drawn_shape(shape), dtype=self._dtype, device=self._device)
 
     def faults(self, value: Any, key: tuple[str, ...] = (), batch_dims: int | None = None) -> list[str]:

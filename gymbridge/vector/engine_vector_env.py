@@ -173,7 +173,7 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         report = self._engine.run(ops, self._no_actions, [{"seed": seed, "options": options} for seed in seeds])
         try:
             infos: dict[str, Any] = {}
-            for row, info in report.reset_infos.items():
+            for row, info in report.resets.items():
                 add_info(infos, info, row, self.num_envs)
             result = (self._observations(), infos)
         except BaseException:
@@ -271,16 +271,16 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
     def _step_infos(self, report: Report) -> dict[str, Any]:
         infos: dict[str, Any] = {}
         if not self._same_step:
-            merged = {**report.step_infos, **report.reset_infos}
+            merged = {**report.steps, **report.resets}
             for row in sorted(merged):
                 add_info(infos, merged[row], row, self.num_envs)
             return infos
         for row, in_root in enumerate(self._source.tobytes()):
-            info = report.step_infos.get(row, {})
+            info = report.steps.get(row, {})
             if in_root and row not in report.errors:
                 final = {"final_obs": self._final_observation(row), "final_info": info}
                 add_info(infos, final, row, self.num_envs)
-                info = report.reset_infos.get(row, {})
+                info = report.resets.get(row, {})
             if info:
                 add_info(infos, info, row, self.num_envs)
         return infos
@@ -329,7 +329,7 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         if len(values) != self.num_envs:
             raise ValueError(f"values: got {len(values)} values, expected {self.num_envs}, one for each env")
         for row, value in enumerate(values):
-            self._engine.call(row, "set_wrapper_attr", (name, value))
+            self._engine.set_attribute(row, name, value)
 
     @exclusive
     def render(self) -> tuple[Any, ...]:

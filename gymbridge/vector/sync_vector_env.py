@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
-from gymbridge.engine.local import LocalEngine, make_all
+from gymbridge.engine.gym_host import GymEnvDescription
+from gymbridge.engine.local import LocalEngine
+from gymbridge.engine.makers import make_all
 from gymbridge.vector.engine_vector_env import EngineVectorEnv, ObservationMode
 from gymbridge.vector.output import make_output
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["SyncVectorEnv"]
 
 
-class SyncVectorEnv(EngineVectorEnv[LocalEngine]):
+class SyncVectorEnv(EngineVectorEnv[LocalEngine[gym.Env[Any, Any], GymEnvDescription]]):
     """Steps ``N`` gymnasium envs one after the other in this process, with the results of gymnasium's own class.
 
     Args:

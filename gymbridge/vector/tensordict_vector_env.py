@@ -384,7 +384,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         if len(each) != self.num_envs:
             raise ValueError(f"values: got {len(each)} values, expected {self.num_envs}, one for each env")
         for row, value in enumerate(each):
-            self._engine_env.engine.call(row, "set_wrapper_attr", (name, value))
+            self._engine_env.engine.set_attribute(row, name, value)
 
     def render(self) -> Any:
         """What each env of an engine renders, as a tuple; else what the batched env's own ``render`` gives."""

@@ -373,12 +373,3 @@ def test_several_actions_and_rewards() -> None:
     stepped, root = env.step_and_maybe_reset(env.rand_action(env.reset()))
     assert stepped["next", "bonus"].eq(2).all()
     assert set(root.keys()) == {"x", *FLAGS}
-
-
-@pytest.mark.parametrize("kind", ["reward", "done"])
-def test_groups_of_rewards_and_flags_are_refused_for_now(kind: str) -> None:
-    env = Plain((2,))
-    lead = torch.Size([2])
-    nested = Composite(agents=Composite({kind: Binary(1, (2, 1), dtype=torch.bool)}, shape=lead), shape=lead)
-    with pytest.raises(ValueError, match=rf"{kind}_spec: got the nested keys \[\('agents', '{kind}'\)\]"):
-        setattr(env, f"{kind}_spec", nested)

@@ -16,7 +16,8 @@ from tensordict import NonTensorData, TensorDict, TensorDictBase
 from zoo import CountingEnv, DictEnv
 
 from gymbridge.envs import GymEnv, step_mdp
-from gymbridge.envs.masks import read_mask
+from gymbridge.envs.done_groups import DoneGroups
+from gymbridge.specs import Binary, Composite
 
 ZOO = {"CountingEnv": CountingEnv, "DictEnv": DictEnv}
 
@@ -152,8 +153,9 @@ def test_masks_of_every_form_pick_the_same_envs(contract: Engine, form: str, cal
 
 def test_a_scalar_mask_is_for_every_env() -> None:
     """In a TensorDict without batch dims, which an env of any batch size may take."""
-    assert read_mask(TensorDict({"_step": torch.tensor(True)}), "_step", torch.Size([3])) is None
-    none = read_mask(TensorDict({"_step": torch.tensor(False)}), "_step", torch.Size([3]))
+    groups = DoneGroups(Composite(done=Binary(1, (3, 1), dtype=torch.bool), shape=(3,)))
+    assert groups.mask(TensorDict({"_step": torch.tensor(True)}), "_step", torch.Size([3])) is None
+    none = groups.mask(TensorDict({"_step": torch.tensor(False)}), "_step", torch.Size([3]))
     assert none is not None
     assert none.tolist() == [False] * 3
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tensordict import LazyStackedTensorDict, TensorDict
 
 from gymbridge.errors import SpecError
-from gymbridge.specs import Binary, Bounded, Categorical, Composite, NonTensor, OneHot, Unbounded
+from gymbridge.specs import Binary, Bounded, Categorical, Composite, NonTensor, OneHot, Unbounded, stack_specs
 
 
 def nested() -> Composite:
@@ -166,6 +166,29 @@ def test_a_lock_covers_nested_specs_and_says_how_to_unlock(change):
     spec.unlock_()
     assert not spec["b", "d"].is_locked
     change(spec)
+
+
+@pytest.mark.parametrize("part", ["b", ("b", "d"), "s"])
+def test_a_lock_of_a_part_refuses_the_whole_change(part):
+    stack = [Composite(x=Binary(1)), Composite(y=Binary(1))]
+    spec = Composite(a=Binary(1), b={"c": Categorical(3), "d": {"e": OneHot(2)}}).expand(2)
+    spec["s"] = stack_specs(stack)
+    spec[part].lock_()
+    before = spec.clone()
+    for change in ({"a": Binary(9, (2, 9)), part: {"z": Binary(1, (2, 1))}}, {part: stack_specs(stack)}):
+        with pytest.raises(RuntimeError, match=r"cannot (set|update).*unlock_"):
+            spec.update(change)
+        assert spec == before
+    spec.unlock_().update({part: stack_specs(stack)})
+    assert spec[part][1]["y"] == Binary(1)
+
+
+def test_a_row_that_is_locked_refuses_the_whole_change():
+    spec = stack_specs([Composite(x=Binary(1)), Composite(y=Binary(1))])
+    spec.specs[1].lock_()
+    with pytest.raises(RuntimeError, match="unlock_"):
+        spec["z"] = Binary(1, (2, 1))
+    assert "z" not in spec.specs[0]
 
 
 def test_removals_need_an_unlocked_spec():

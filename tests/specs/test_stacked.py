@@ -54,9 +54,13 @@ def test_masks_make_specs_differ():
     [
         (lambda: stack_specs([]), "one spec at least"),
         (lambda: stack_specs([Binary(1), 3]), "got int"),
-        (lambda: stack_specs([Binary(1), Composite()]), "cannot stack spec 1, Composite, with spec 0, Binary"),
+        (
+            lambda: stack_specs([Binary(1), Composite()]),
+            r"spec 1, Composite of shape \[\], with spec 0, Binary",
+        ),
         (lambda: stack_specs([Binary(1), NonTensor((1,))]), "cannot stack spec 1, NonTensor"),
-        (lambda: stack_specs([Binary(1), Binary(1, (2, 1))]), "cannot stack spec 1 of shape"),
+        (lambda: stack_specs([Composite(), Composite(shape=(2,))]), r"spec 1, Composite of shape \[2\], with spec 0"),
+        (lambda: stack_specs([NonTensor(), NonTensor((2,))]), r"spec 1, NonTensor of shape \[2\], with spec 0"),
         (lambda: stack_specs([Binary(1), Binary(2)], 2), "dim 2 is out of range"),
         (lambda: Stacked(OneHot(2), OneHot(3), dim=1), "not among the batch dims"),
         (lambda: Stacked(Composite(), Composite(), dim=0), "use StackedComposite"),

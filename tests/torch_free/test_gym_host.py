@@ -70,8 +70,8 @@ def test_step_maybe_reset_has_the_end_in_next_and_the_start_in_root() -> None:
     kwargs = [{"seed": 3, "options": {"x": 1}}]
     report = one.run(bytes([BOTH]), [0], kwargs)
     step_report, reset_report = other.run(bytes([STEP]), [0]), other.run(bytes([RESET]), [None], kwargs)
-    assert report.step_infos == step_report.step_infos == {0: {"x": 1}}
-    assert report.reset_infos == reset_report.reset_infos == {0: {"y": 2}}
+    assert report.steps == step_report.steps == {0: {"x": 1}}
+    assert report.resets == reset_report.resets == {0: {"y": 2}}
     assert_same(one.block.root["observation",], other.block.root["observation",])
     assert_same(one.block.next["observation",], other.block.next["observation",])
     assert one.block.next["terminated",].all()

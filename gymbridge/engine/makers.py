@@ -1,0 +1,99 @@
+"""Makers of envs: callables that pickle, and envs made by them, all or none."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import cloudpickle
+import gymnasium as gym
+
+from gymbridge.engine.gym_host import close_all
+
+__all__ = ["EnvMaker", "make_all"]
+
+
+class EnvMaker:
+    """Makes an env, from whatever a user gives to make one; it pickles wherever that does with cloudpickle.
+
+    Args:
+        source: an env, a registered gymnasium id, or a callable.
+        kwargs: for ``gymnasium.make`` or the callable.
+        remakes: it will be called more than once.
+
+    Raises:
+        TypeError: none of the three, or an env that is made already where kwargs are given or more are to be made.
+
+    Example:
+        >>> EnvMaker("CartPole-v1", {"max_episode_steps": 10})().spec.max_episode_steps
+        10
+    """
+
+    def __init__(self, source: Any, kwargs: Mapping[str, Any], *, remakes: bool = False):
+        is_env = _is_env(source)
+        if not is_env and not isinstance(source, str) and not callable(source):
+            raise TypeError(
+                f"got {reprlib.repr(source)} of type {type(source).__name__}, "
+                f"expected an env, a registered id or a callable that makes an env"
+            )
+        if is_env and kwargs:
+            raise TypeError(f"make_kwargs: got {sorted(kwargs)} with an env that is made already, expected none")
+        if is_env and remakes:
+            raise TypeError("info='auto' looks at a separate env: give an id or a maker instead of an env")
+        self.source = source
+        self.kwargs = dict(kwargs)
+
+    def __call__(self) -> Any:
+        """An env; the same one each time where that is what was given."""
+        if _is_env(self.source):
+            return self.source
+        if isinstance(self.source, str):
+            return gym.make(self.source, **self.kwargs)
+        return self.source(**self.kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _maker_of, (cloudpickle.dumps((self.source, self.kwargs)),)
+
+
+def _maker_of(pickled: bytes) -> EnvMaker:
+    return EnvMaker(*cloudpickle.loads(pickled))
+
+
+def _is_env(source: Any) -> bool:
+    """Whether it is an env, of gymnasium or a TensorDict one, rather than something that makes one."""
+    return not isinstance(source, type) and hasattr(source, "reset") and hasattr(source, "step")
+
+
+def make_all(makers: Iterable[Callable[[], Any]], *kinds: type) -> list[Any]:
+    """Calls each maker; where one fails, the envs already made are closed and its error comes through.
+
+    Raises:
+        ValueError: no maker.
+        TypeError: something that cannot be called, or that gave something that is none of ``kinds``, of which
+            ``gymnasium.Env`` is the first.
+    """
+    envs: list[Any] = []
+    try:
+        for index, maker in enumerate(makers):
+            if not callable(maker):
+                raise TypeError(
+                    f"the maker of env {index}: got {reprlib.repr(maker)} of type {type(maker).__name__}, expected a "
+                    f"callable that makes an env"
+                )
+            env = maker()
+            envs.append(env)
+            if not isinstance(env, kinds):
+                expected = " or an ".join(kind.__name__ for kind in kinds)
+                raise TypeError(
+                    f"the maker of env {index} gave {reprlib.repr(env)} of type {type(env).__name__}, "
+                    f"expected a gymnasium.{expected}"
+                )
+        if not envs:
+            raise ValueError("got no maker of an env, expected one or more")
+    except BaseException:
+        with suppress(Exception):  # what went wrong first is what the caller is to see
+            close_all(env for env in envs if hasattr(env, "close"))
+        raise
+    return envs

@@ -1,0 +1,281 @@
+"""An engine of gymnasium envs seen as TensorDicts: its block's arrays on one side, the caller's tensors on the other.
+
+All that depends on spaces, batch size and device alone is worked out when the face is made. On the way out each leaf is
+copied once, so that what the caller gets is the caller's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
+from gymbridge.engine.host import Engine, Report
+from gymbridge.engine.reader import BlockReader
+from gymbridge.envs.action_rows import TensorDictActionRows
+from gymbridge.envs.done_groups import FLAGS
+from gymbridge.envs.engine_face import EngineFace, Rows
+from gymbridge.envs.info_specs import info_leaves
+from gymbridge.envs.inputs import require_like
+from gymbridge.envs.object_entries import ObjectEntries
+from gymbridge.envs.selection import ALL_KEYS, Selection
+from gymbridge.envs.spec_keys import group_sizes, leaf_keys
+from gymbridge.envs.tensordicts import Assembler, entry
+from gymbridge.reward_dtypes import block_dtype_of_reward
+from gymbridge.spaces.conversion import observation_spec, space_to_spec
+from gymbridge.spaces.naming import SpaceLeaf, observation_tree
+from gymbridge.specs import Binary, Composite, NonTensor, Unbounded
+
+__all__ = ["GymFace", "GymFaceOptions"]
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_from_numpy = torch.from_numpy
+Key: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GymFaceOptions:
+    """What a user may choose about how a gymnasium env looks as a TensorDict env.
+
+    Attributes:
+        categorical_action_encoding: discrete actions as integers; if not, one-hot.
+        info_spec: infos that are kept, for one env; None for none.
+        reward_dtype: dtype of the rewards.
+        warn_of_unknown_infos: warn once of an info entry that ``info_spec`` does not have.
+        left_out_infos: paths of entries that it does not warn of.
+
+    Raises:
+        TypeError: a ``reward_dtype`` that is no floating dtype, or an ``info_spec`` that is no Composite of tensors.
+        ValueError: an ``info_spec`` with a batch shape.
+    """
+
+    categorical_action_encoding: bool = True
+    info_spec: Composite | None = None
+    reward_dtype: torch.dtype = torch.float32
+    warn_of_unknown_infos: bool = False
+    left_out_infos: frozenset[tuple[Any, ...]] = frozenset()
+    host: GymHostOptions = field(init=False)
+
+    def __post_init__(self) -> None:
+        host = GymHostOptions(
+            reward_dtype=block_dtype_of_reward(self.reward_dtype),
+            info_leaves=info_leaves(self.info_spec),
+            warn_of_unknown_infos=self.warn_of_unknown_infos,
+            left_out_infos=self.left_out_infos,
+        )
+        object.__setattr__(self, "host", host)
+
+
+class GymFace(EngineFace):
+    """Reset and step of an engine of gymnasium envs, TensorDict in and out.
+
+    Args:
+        engine: the engine, with its block allocated.
+        batch_size: ``[N]``, or ``[]`` for an engine of one env that is to look like one.
+        device: where what is returned is to be; None for the CPU, without saying so.
+        options: how the envs look; the engine's hosts run them with ``options.host``.
+        selection: which keys are returned.
+        copy: whether what is returned is the caller's own; if not, it may change in the next call.
+    """
+
+    def __init__(
+        self,
+        engine: Engine[GymEnvDescription],
+        batch_size: torch.Size,
+        device: torch.device | None,
+        options: GymFaceOptions,
+        selection: Selection = ALL_KEYS,
+        copy: bool = True,
+    ):
+        super().__init__(engine, batch_size)
+        env = engine.descriptions[0]
+        self._device = device
+        self._options = options
+        self._selection = selection
+        self._copy = copy
+        info_spec, reward_dtype = options.info_spec, options.reward_dtype
+        observations = observation_spec(env.observation_space, device=device, batch_size=batch_size)
+        if info_spec is not None:
+            observations.set("info", _batched_info_spec(info_spec, batch_size, device))
+        action_spec = space_to_spec(
+            env.action_space,
+            device=device,
+            batch_size=batch_size,
+            categorical_action_encoding=options.categorical_action_encoding,
+        )
+        actions = Composite({"action": action_spec}, shape=batch_size, device=device)
+        selection.require(actions)
+        observations = selection.of(observations)
+        reward_spec = Unbounded((*batch_size, 1), device=device, dtype=reward_dtype)
+        flag = Binary(1, (*batch_size, 1), device=device, dtype=torch.bool)
+        specs = {
+            "observation": observations,
+            "action": actions,
+            "reward": selection.of(Composite(reward=reward_spec, shape=batch_size, device=device)),
+            "done": Composite({name: flag.clone() for name in FLAGS}, shape=batch_size, device=device),
+            "state": Composite(shape=batch_size, device=device),
+        }
+        self._take_specs(device, specs)
+        self._action_rows = TensorDictActionRows(
+            env.action_space, action_spec, batch_size, options.categorical_action_encoding
+        )
+
+        kept = set(leaf_keys(observations))
+        self._keys = tuple(leaf.key for leaf in env.root_leaves if leaf.key in kept)
+        self._infos = tuple(i for i, key in enumerate(self._keys) if key[0] == "info")
+        self._reader = BlockReader(self._block, self._keys, batch_size)
+        self._next = self._reader.next
+        self._reward = self._reader.reward[..., None]
+        self._has_reward = "reward" in specs["reward"].keys()
+        self._terminated = self._reader.terminated[..., None]
+        self._truncated = self._reader.truncated[..., None]
+        self._no_flag = np.zeros_like(self._terminated)
+        flag_spec = Unbounded((*batch_size, 1), dtype=torch.bool)
+        self._own = [*observations.items(True, True), *((name, flag_spec) for name in FLAGS)]
+        flags = [(name,) for name in FLAGS]
+        rewards = [("reward",)] if self._has_reward else []
+        groups = group_sizes(observations)
+        self._assemble_next = Assembler([*self._keys, *rewards, *flags], batch_size, device, groups)
+        self._assemble_root = Assembler([*self._keys, *flags], batch_size, device, groups)
+        self._objects = _object_entries(env, self._keys, observations, batch_size, device)
+        self._moves = device is not None and device.type != "cpu"
+        self._reward_dtype = reward_dtype if reward_dtype is torch.bfloat16 else None
+        self._no_actions = [None] * engine.num_envs
+        self._latest = None if copy else [np.empty_like(array) for array in self._next]
+
+    def on(self, device: torch.device) -> GymFace:
+        """The same engine's face on another device."""
+        return GymFace(self.engine, self.batch_size, device, self._options, self._selection, self._copy)
+
+    def _reset_inputs(self, tensordict: TensorDictBase | None, mask: torch.Tensor | None) -> Any:
+        return self._no_actions
+
+    def _step_inputs(self, tensordict: TensorDictBase, mask: torch.Tensor | None, ops: bytes) -> Any:
+        return self._action_rows(tensordict, ops)
+
+    # ---------------------------------------------------------------- from the block to tensors
+
+    def _next_of(self, tensordict: TensorDictBase, untouched: Rows | None, report: Report) -> TensorDict:
+        """Observation and infos of the step, with reward and flags."""
+        copied = self._copy or untouched is not None
+        return self._outcome([array.copy() for array in self._next] if copied else self._next, tensordict, untouched)
+
+    def _latest_of(self, tensordict: TensorDictBase, untouched: Rows | None, report: Report) -> TensorDict:
+        return self._outcome(self._reader.latest(), tensordict, untouched)
+
+    def _outcome(self, arrays: list[Array], tensordict: TensorDictBase, untouched: Rows | None) -> TensorDict:
+        reward, terminated, truncated = self._reward.copy(), self._terminated.copy(), self._truncated.copy()
+        done = terminated | truncated
+        if untouched is not None:
+            rows = untouched.reshape(self.batch_size)
+            self._put_own(arrays, tensordict, rows)
+            for position in self._infos:
+                arrays[position][rows] = None if arrays[position].dtype.hasobject else 0
+            reward[rows] = 0
+            self._put_own_flags((done, terminated, truncated), tensordict, rows)
+        rewards = [reward] if self._has_reward else []
+        tensors = self._tensors([*arrays, *rewards, done, terminated, truncated])
+        if self._reward_dtype is not None and self._has_reward:
+            tensors[-4] = tensors[-4].to(self._reward_dtype)
+        return self._assemble_next(tensors)
+
+    def _root_of(
+        self,
+        tensordict: TensorDictBase | None,
+        untouched: Rows | None,
+        report: Report,
+        following: TensorDictBase | None = None,
+    ) -> TensorDict:
+        arrays = self._reader.latest(self._latest)
+        flags = [self._no_flag.copy() for _ in FLAGS]
+        if untouched is not None:
+            rows = untouched.reshape(self.batch_size)
+            self._put_own(arrays, tensordict, rows)
+            self._put_own_flags(flags, tensordict, rows)
+        return self._assemble_root(self._tensors([*arrays, *flags]))
+
+    def _require_own(self, tensordict: TensorDictBase | None) -> None:
+        if tensordict is not None:
+            for key, spec in self._own:
+                value = tensordict.get(key, None)
+                if value is not None:
+                    require_like(key, value, spec, tensordict)
+
+    def _shows_all(self, tensordict: TensorDictBase) -> bool:
+        return all(tensordict.get(key, None) is not None for key in self._keys)
+
+    def _put_own(self, arrays: Sequence[Array], tensordict: TensorDictBase | None, rows: Array) -> None:
+        """Puts into rows what td has for them, or their latest where it has nothing."""
+        latest: list[Array] | None = None
+        for position, key in enumerate(self._keys):
+            own = None if tensordict is None else tensordict.get(key, None)
+            if own is not None and position in self._objects:
+                arrays[position][rows] = self._objects[position].array(own)[rows]
+            elif own is None or own.shape != arrays[position].shape:
+                latest = latest or self._reader.latest()
+                arrays[position][rows] = latest[position][rows]
+            else:
+                arrays[position][rows] = own.detach().cpu().numpy()[rows]
+
+    def _put_own_flags(self, flags: Sequence[Array], tensordict: TensorDictBase | None, rows: Array) -> None:
+        """The same for ``done``, ``terminated`` and ``truncated``; an env's latest are those of its last step."""
+        stepped = ~self._reader.in_root()[..., None]
+        latest = {"terminated": self._terminated & stepped, "truncated": self._truncated & stepped}
+        latest["done"] = latest["terminated"] | latest["truncated"]
+        for name, flag in zip(FLAGS, flags, strict=True):
+            own = None if tensordict is None else entry(tensordict, name)
+            if own is None or own.shape != flag.shape:
+                flag[rows] = latest[name][rows]
+            else:
+                flag[rows] = own.detach().cpu().numpy()[rows]
+
+    def _tensors(self, arrays: Sequence[Array]) -> list[Any]:
+        if not self._objects and not self._moves:  # the usual case
+            return [_from_numpy(array) for array in arrays]
+        if self._objects:
+            return [
+                self._objects[position].entry(array)
+                if position in self._objects
+                else _from_numpy(array).to(self._device or "cpu")
+                for position, array in enumerate(arrays)
+            ]
+        return [_from_numpy(array).to(self._device) for array in arrays]
+
+
+def _object_entries(
+    env: GymEnvDescription,
+    keys: Sequence[Key],
+    batched: Composite,
+    batch_size: torch.Size,
+    device: torch.device | None,
+) -> dict[int, ObjectEntries]:
+    """Position of a leaf of objects among the keys -> what turns it into entries."""
+    spaces = {leaf.key: leaf for leaf in observation_tree(env.observation_space).leaves}
+    single = observation_spec(env.observation_space, device=device)
+    entries = {}
+    for leaf in env.root_leaves:
+        if leaf.dtype.hasobject and leaf.key in keys:
+            info = SpaceLeaf(leaf.key, gym.Space(), is_array=False)
+            one = single[leaf.key] if leaf.key in spaces else NonTensor(())
+            entries[keys.index(leaf.key)] = ObjectEntries(
+                spaces.get(leaf.key, info), one, batched[leaf.key], batch_size
+            )
+    return entries
+
+
+def _batched_info_spec(info_spec: Composite, batch_size: torch.Size, device: torch.device | None) -> Composite:
+    """The infos' spec for a batch with, under ``"_mask"``, whether each was present."""
+    spec = Composite(shape=batch_size, device=device)
+    for key, leaf in info_spec.items(True, True):
+        path = (key,) if isinstance(key, str) else key
+        spec.set(path, leaf.expand((*batch_size, *leaf.shape)).to(device or "cpu"))
+        spec.set(("_mask", *path), Unbounded(batch_size, device=device, dtype=torch.bool))
+    return spec

@@ -1,0 +1,56 @@
+"""The ways to run TensorDict envs that the zoo's tests run over: what later ones add is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gymbridge import SerialEnv
+from gymbridge.envs import EnvBase
+
+__all__ = ["ALONE", "BATCHES", "TensorDictEngine"]
+
+Maker = Callable[[], EnvBase]
+
+
+@dataclass(frozen=True)
+class TensorDictEngine:
+    """One way to run TensorDict envs.
+
+    Attributes:
+        name: as it shows in the test's id.
+        num_envs: number of envs; None for one that is in no batch.
+        build: makers of the envs and options of the batch -> env.
+    """
+
+    name: str
+    num_envs: int | None
+    build: Callable[..., EnvBase]
+
+    @property
+    def batched(self) -> bool:
+        return self.num_envs is not None
+
+    def make(self, maker: Callable[[int], EnvBase], first: int = 0, **options: object) -> EnvBase:
+        """The env, whose envs have the indices from ``first`` on."""
+        indices = range(first, first + (self.num_envs or 1))
+        return self.build([lambda index=index: maker(index) for index in indices], **options)
+
+    def one_by_one(self, maker: Callable[[int], EnvBase], first: int = 0) -> list[EnvBase]:
+        """The same envs for the oracle."""
+        return [maker(index) for index in range(first, first + (self.num_envs or 1))]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def serial(makers: Sequence[Maker], **options: object) -> EnvBase:
+    return SerialEnv(len(makers), [*makers], **options)  # type: ignore[arg-type]
+
+
+ALONE = TensorDictEngine("alone", None, lambda makers: makers[0]())
+
+BATCHES = (
+    TensorDictEngine("SerialEnv-1", 1, serial),
+    TensorDictEngine("SerialEnv-3", 3, serial),
+)

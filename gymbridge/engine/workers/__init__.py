@@ -37,7 +37,7 @@ end it holds tells the kernel to end it: a death signal of the parent would come
 
 from __future__ import annotations
 
-from gymbridge.engine.workers.process import WorkerProcess, exit_text
+from gymbridge.engine.workers.process import WorkerProcess
 from gymbridge.engine.workers.start import StartMethod, default_method, start_worker
 from gymbridge.engine.workers.surroundings import Surroundings
 from gymbridge.engine.workers.wake import WakeEnd, WakeGroup
@@ -52,6 +52,5 @@ __all__ = [
     "WorkerProcess",
     "WorkerSide",
     "default_method",
-    "exit_text",
     "start_worker",
 ]

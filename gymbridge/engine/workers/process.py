@@ -32,28 +32,9 @@ __all__ = [
     "MultiprocessingMethod",
     "MultiprocessingWorker",
     "WorkerProcess",
-    "exit_text",
 ]
 
 MultiprocessingMethod = Literal["fork", "spawn", "forkserver"]
-
-
-def exit_text(code: int) -> str:
-    """How a process ended, in words.
-
-    Args:
-        code: its exit code, or minus the number of the signal that killed it.
-
-    Example:
-        >>> exit_text(3), exit_text(-9)
-        ('exit code 3', 'killed by SIGKILL')
-    """
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
 
 
 class WorkerProcess(abc.ABC):
@@ -122,7 +103,7 @@ class WorkerProcess(abc.ABC):
             timeout: seconds to wait at most; 0 to look.
 
         Returns:
-            None if it still runs. :func:`exit_text` puts a status into words.
+            None if it still runs. :func:`~gymbridge.errors.exit_text` puts a status into words.
 
         Raises:
             ValueError: closed before it was seen to end.

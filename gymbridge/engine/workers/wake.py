@@ -40,6 +40,9 @@ class WakeEnd:
         read: read end of the pipe on which the other side wakes this one; closed by ``close``.
         write: write end of the other pipe; closed by ``close``.
 
+    Attributes:
+        latest: the byte that was taken last; -1 before the first.
+
     Example:
         >>> ours, (read, write) = wake_pipes()
         >>> theirs = WakeEnd(read, write)
@@ -61,7 +64,8 @@ class WakeEnd:
         self._sentinel = -1
         self._poll = select.poll()
         self._poll.register(read, _READABLE)
-        self._told = self._heard = 0  # wake-ups since `share`, modulo 256
+        self._told = self._heard = 0  # wake-ups since `restart`, modulo 256
+        self.latest = -1
         self._ours: memoryview | None = None
         self._theirs: memoryview | None = None
         self._look_seconds = 0.0
@@ -100,7 +104,38 @@ class WakeEnd:
                 raise ValueError(f"{name}: got {byte.nbytes} bytes of format {byte.format!r}, expected 1 of 'B'")
         self._ours, self._theirs = ours, theirs
         self._look_seconds = look_seconds
+        self.restart()
+
+    def restart(self) -> None:
+        """Counts from zero again; both sides do, with no counted byte under way."""
         self._told = self._heard = 0
+        if self._ours is not None:
+            self._ours[0] = 0
+
+    def signal(self, byte: int) -> None:
+        """Wakes the other side without counting it: its look does not see it.
+
+        Raises:
+            BrokenPipeError: the other side is gone.
+        """
+        os.write(self._write, _BYTES[byte])
+
+    def skip_to(self, byte: int, timeout: float | None = None) -> bool:
+        """Takes bytes until this one has come, without a look; False where it has not after ``timeout`` seconds.
+
+        Raises:
+            EOFError: the other side is gone.
+        """
+        deadline = None if timeout is None else perf_counter() + timeout
+        while True:
+            left = None if deadline is None else max(0.0, (deadline - perf_counter()) * 1e3)
+            ready = self._poll.poll(left)
+            if not ready:
+                return False
+            if ready[0][0] == self._sentinel and len(ready) == 1 and not self._has_byte():
+                raise EOFError(_GONE)
+            if self.take(perf_counter()) == byte:
+                return True
 
     def wake(self, byte: int = 0) -> None:
         """Wakes the other side, which is given the byte; one that nobody waits for yet is kept.
@@ -155,7 +190,8 @@ class WakeEnd:
             raise EOFError(_GONE)
         self._heard = (self._heard + 1) & 255
         self._recent_wait += _SHARE_OF_LATEST * (perf_counter() - waited_since - self._recent_wait)
-        return byte[0]
+        self.latest = byte[0]
+        return self.latest
 
     def _look(self, start: float, timeout: float | None) -> bool:
         theirs, heard = self._theirs, self._heard
@@ -217,20 +253,25 @@ class WakeGroup:
                 self._poll.register(descriptor, _READABLE)
                 self._index[descriptor] = index
 
-    def replace(self, index: int, end: WakeEnd) -> None:
-        """Puts a new worker's end in the place of one that died; call it before the old end is closed."""
+    def remove(self, index: int) -> None:
+        """Waits for a worker that died no more; call it before its end is closed."""
         for descriptor in [descriptor for descriptor, of in self._index.items() if of == index]:
             self._poll.unregister(descriptor)
             del self._index[descriptor]
+
+    def replace(self, index: int, end: WakeEnd) -> None:
+        """Puts a new worker's end in the place of one that died; call it before the old end is closed."""
+        self.remove(index)
         self._ends[index] = end
         self._register(index, end)
 
-    def wait(self, pending: set[int], timeout: float | None = None) -> set[int]:
+    def wait(self, pending: set[int], timeout: float | None = None, *, first: bool = False) -> set[int]:
         """Waits until each of ``pending`` has woken this side, or one of the group is dead, or the time is over.
 
         Args:
             pending: indices of those waited for; those that woke this side are taken out.
             timeout: seconds; None to wait for ever.
+            first: wait for one of them only.
 
         Returns:
             The indices of those found dead, pending or not. Without any and with some left in ``pending``, the time is
@@ -260,6 +301,8 @@ class WakeGroup:
                 if index not in pending:
                     raise RuntimeError(f"worker {index} sent a byte that nobody waited for")
                 pending.discard(index)
+            if first:
+                break
         return dead
 
     def _look(self, pending: set[int], start: float, timeout: float | None) -> None:

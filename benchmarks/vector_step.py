@@ -120,10 +120,16 @@ def gymbridge_sync() -> Any:
     return SyncVectorEnv
 
 
-def sb3_dummy(kind: str, num_envs: int) -> tuple[Run, Close]:
-    from stable_baselines3.common.vec_env import DummyVecEnv
+def gymbridge_async() -> Any:
+    from gymbridge.vector import AsyncVectorEnv
 
-    envs = DummyVecEnv([functools.partial(make, kind)] * num_envs)
+    return AsyncVectorEnv
+
+
+def sb3(name: str, kind: str, num_envs: int) -> tuple[Run, Close]:
+    from stable_baselines3.common import vec_env
+
+    envs = getattr(vec_env, name)([functools.partial(make, kind)] * num_envs)
     envs.reset()
     actions = [np.array([envs.action_space.sample() for _ in range(num_envs)]) for _ in range(NUM_ACTIONS)]
     return numpy_engine(envs, actions)
@@ -216,12 +222,24 @@ VECTOR_CANDIDATES = {
     "gymnasium-async": Candidate(
         "gymnasium `AsyncVectorEnv`",
         functools.partial(vector_env, lambda: gym.vector.AsyncVectorEnv),
-        "gymbridge-sync",
+        "gymbridge-async",
         by_default=False,
     ),
-    "sb3-dummy": Candidate("Stable-Baselines3 `DummyVecEnv`", sb3_dummy, "gymbridge-sync"),
+    "sb3-dummy": Candidate("Stable-Baselines3 `DummyVecEnv`", functools.partial(sb3, "DummyVecEnv"), "gymbridge-sync"),
+    "sb3-subproc": Candidate(
+        "Stable-Baselines3 `SubprocVecEnv`",
+        functools.partial(sb3, "SubprocVecEnv"),
+        "gymbridge-async",
+        by_default=False,
+    ),
     "gymbridge-sync": Candidate(
         "**gymbridge `SyncVectorEnv`**", functools.partial(vector_env, gymbridge_sync), "gymbridge-sync"
+    ),
+    "gymbridge-async": Candidate(
+        "**gymbridge `AsyncVectorEnv`**",
+        functools.partial(vector_env, gymbridge_async),
+        "gymbridge-async",
+        by_default=False,
     ),
     "torchrl-serial": Candidate("TorchRL `SerialEnv`", torchrl_serial, "gymbridge-serial"),
     "gymbridge-serial": Candidate("**gymbridge `SerialEnv`**", gymbridge_serial, "gymbridge-serial"),

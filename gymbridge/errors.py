@@ -20,6 +20,7 @@ __all__ = [
     "UnsupportedSpaceError",
     "WorkerDiedError",
     "WorkerStartError",
+    "exit_text",
 ]
 
 

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from gymbridge.engine.block import Block
-from gymbridge.engine.codes import Op, RowState, Source
+from gymbridge.engine.codes import RowState, Source
 from gymbridge.engine.gym_host import close_all
-from gymbridge.engine.host import NOTHING, Host, Inputs, RemoteHostOptions, Report
+from gymbridge.engine.host import NOTHING, Host, Inputs, RemoteHostOptions
 from gymbridge.engine.mailbox import Mailbox, packed_for_caller
 from gymbridge.engine.makers import make_all
 from gymbridge.engine.protocol import SYNC, Allocation, Answer, Call, Command, RoundNews
@@ -48,6 +48,7 @@ class EnvWorker:
         self.num_threads = num_threads
 
     def __call__(self, side: WorkerSide) -> None:
+        """Runs in the worker."""
         if self.cores is not None:
             os.sched_setaffinity(0, self.cores)
         mailbox = Mailbox(os.dup(side.descriptors[0]))
@@ -119,10 +120,13 @@ class _Service:
         report = self._host.run(ops, self._inputs.read(beside), reset_kwargs)
         if report is NOTHING and not self._objects:
             return Answer.DONE
-        errors = {row: ToldError.of(error) for row, error in report.errors.items()}
-        objects = [each for each in self._written_objects(ops)] if self._objects else []
         first = self._first_row
-        news = RoundNews(*(_shifted(part, first) for part in (report.steps, report.resets, errors)), objects)
+        news = RoundNews(
+            _shifted(report.steps, first),
+            _shifted(report.resets, first),
+            {first + row: ToldError.of(error) for row, error in report.errors.items()},
+            list(self._written_objects(ops)) if self._objects else [],
+        )
         if not any(news):
             return Answer.DONE
         try:

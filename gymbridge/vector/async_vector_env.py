@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import gymnasium as gym
@@ -135,6 +136,16 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
             pending = self._pending.value
             raise AlreadyPendingCallError(f"{call}: refused while {pending}_async waits for {pending}_wait", pending)
 
+    @contextmanager
+    def _becoming(self, state: AsyncState) -> Iterator[None]:
+        """Makes a call pending, unless what begins it raises."""
+        self._pending = state  # before it has begun: an interrupt right after would else leave it unseen
+        try:
+            yield
+        except BaseException:
+            self._pending = AsyncState.DEFAULT
+            raise
+
     def _taken_up(self, state: AsyncState, call: str) -> None:
         """Ends what is pending, whatever comes of it; refuses where something else is."""
         super()._require_open(call)
@@ -154,8 +165,9 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
         """
         self._require_open("reset_async")
         ops, kwargs = self._reset_round(seed, options)
-        self._engine.send(ops, None, kwargs)
-        self._sent, self._pending = ops, AsyncState.WAITING_RESET
+        with self._becoming(AsyncState.WAITING_RESET):
+            self._sent = ops
+            self._engine.send(ops, None, kwargs)
 
     @exclusive
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
@@ -188,8 +200,9 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
         self._require_open("step_async")
         leaves = self._action_leaves(actions)
         ops = self._step_ops()
-        self._engine.send(ops, leaves)
-        self._sent, self._pending = ops, AsyncState.WAITING_STEP
+        with self._becoming(AsyncState.WAITING_STEP):
+            self._sent = ops
+            self._engine.send(ops, leaves)
 
     @exclusive
     def step_wait(self, timeout: float | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -216,8 +229,8 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
         """
         self._require_open("call_async")
         _require_callable(name)
-        self._engine.send_calls("call", dict.fromkeys(range(self.num_envs), (name, args, kwargs)))
-        self._pending = AsyncState.WAITING_CALL
+        with self._becoming(AsyncState.WAITING_CALL):
+            self._engine.send_calls("call", dict.fromkeys(range(self.num_envs), (name, args, kwargs)))
 
     @exclusive
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
@@ -234,7 +247,7 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
         results = self._engine.receive_calls(timeout)
         return tuple(results[row] for row in range(self.num_envs))
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Attribute ``name`` of each env, called with the arguments where it is callable; in all envs at once.
 
         Raises:
@@ -289,7 +302,7 @@ def _number_of_workers(num_workers: int | None, max_concurrency: Any, num_envs: 
         return min(num_envs, len(usable_cores()), int(max_concurrency)) or None
     if num_workers > max_concurrency:
         raise ValueError(
-            f"num_workers: got {num_workers}, expected at most max_concurrency, {max_concurrency}: each runs one env at "
-            f"a time"
+            f"num_workers: got {num_workers}, expected at most max_concurrency, {max_concurrency}, since each runs one "
+            f"env at a time"
         )
     return num_workers

@@ -18,9 +18,10 @@ import cloudpickle
 import pytest
 from worker_processes import PATIENCE, run_script, start_script, still_running, watch
 
-from gymbridge.engine.workers import WorkerProcess, WorkerSide, exit_text, start_worker
+from gymbridge.engine.workers import WorkerProcess, WorkerSide, start_worker
 from gymbridge.engine.workers.parent_death import die_with_lifeline
 from gymbridge.engine.workers.starter import has_starter, running_starter
+from gymbridge.errors import exit_text
 
 pytestmark = pytest.mark.skipif(not has_starter(), reason="tests the ends of workers as Linux has them")
 

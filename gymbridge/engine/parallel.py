@@ -132,6 +132,7 @@ class ParallelEngine(Generic[Description]):
 
         For a front that can choose how to run the envs only once it knows what they are; before ``allocate``.
         """
+        self._crew.require_open()
         packed = packed_for_worker(options, "the options")
         for worker in self._all_workers:
             self._crew.post(worker, packed)
@@ -140,6 +141,7 @@ class ParallelEngine(Generic[Description]):
 
     def allocate(self) -> None:
         """See :class:`~gymbridge.engine.host.Engine`; the workers make their hosts over their own rows."""
+        self._crew.require_open()
         first = self.descriptions[0]
         layout = Layout(self.num_envs, input=first.input_leaves, next=first.next_leaves, root=first.root_leaves)
         # behind the layout two sequence bytes a worker, each in a cache line of its own
@@ -191,6 +193,8 @@ class ParallelEngine(Generic[Description]):
         if self._round is not None or self._calls_under_way:
             raise RuntimeError("send: refused while a round or a call is under way")
         crew = self._crew
+        if crew.refusal:
+            crew.require_open()
         if self._interrupted_ops is not None:
             self.settle()
         workers = self._all_workers if 0 not in ops else self._with_work(ops)
@@ -283,7 +287,6 @@ class ParallelEngine(Generic[Description]):
     def settle(self) -> None:
         """See :class:`~gymbridge.engine.host.Engine`."""
         if self._interrupted_ops is not None:
-            self._crew.require_open()
             self._crew.settle()
             fail_rows(self.block.state, self._interrupted_ops)  # the workers wrote the rows meanwhile
             self._interrupted_ops = None
@@ -333,6 +336,7 @@ class ParallelEngine(Generic[Description]):
         """
         if self._round is not None or self._calls_under_way:
             raise RuntimeError(f"{verb}: refused while a round or a call is under way")
+        self._crew.require_open()
         self.settle()
         calls: dict[int, list[Call]] = {}
         for row, own in arguments.items():

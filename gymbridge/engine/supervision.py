@@ -44,6 +44,7 @@ class Crew:
         made: what each worker told once its envs were made.
         dead: worker -> what its death is told with.
         concerned: the workers that the last command went to.
+        refusal: why the workers are not to be used any more; empty as long as they are.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Crew:
         self._pending: set[int] = set()
         self._workers: list[WorkerProcess] = []
         self._mailboxes: list[Mailbox] = []
-        self._refusal = ""
+        self.refusal = ""
         deadline = None if start_timeout is None else perf_counter() + start_timeout
         self._release = weakref.finalize(self, _release, self._workers, self._mailboxes, self._pending)
         _crews.add(self)
@@ -72,17 +73,22 @@ class Crew:
         try:
             for number, job in enumerate(jobs):
                 self._mailboxes.append(Mailbox.create())
-                self._workers.append(
-                    start_worker(
-                        job,
-                        method=method,
-                        surroundings=surroundings,
-                        pass_descriptors=[self._mailboxes[-1].descriptor],
-                        daemon=daemon,
-                        timeout=start_timeout,
-                        what=f"what worker {number} is to run",
+                # a duplicate: where the worker is a fork of this process, the crew's own is closed there
+                mail = os.dup(self._mailboxes[-1].descriptor)
+                try:
+                    self._workers.append(
+                        start_worker(
+                            job,
+                            method=method,
+                            surroundings=surroundings,
+                            pass_descriptors=[mail],
+                            daemon=daemon,
+                            timeout=start_timeout,
+                            what=f"what worker {number} is to run",
+                        )
                     )
-                )
+                finally:
+                    os.close(mail)
                 self._pending.add(number)
             self._ends = [worker.wake for worker in self._workers]
             self._group = WakeGroup(self._ends)
@@ -142,8 +148,6 @@ class Crew:
             command: the command.
             with_mail: those that get ``ROUND_WITH_MAIL`` instead.
         """
-        if self._refusal:
-            self.require_open()
         self.concerned = workers  # before the first: an interrupt may come between any two
         pending, ends = self._pending, self._ends
         for worker in workers:
@@ -219,12 +223,12 @@ class Crew:
 
     def require_open(self) -> None:
         """Refuses use after the end, and in a fork of the process that started the workers."""
-        if self._refusal:
-            raise RuntimeError(self._refusal)
+        if self.refusal:
+            raise RuntimeError(self.refusal)
 
     def disown(self) -> None:
         """In a fork: the workers are none of its business."""
-        self._refusal = (
+        self.refusal = (
             "the workers belong to the process that started them, of which this one is a fork: start others here"
         )
         self._release.detach()
@@ -266,7 +270,7 @@ class Crew:
         Returns:
             The errors of envs that could not be closed.
         """
-        if self._refusal:
+        if self.refusal:
             return []
         errors: list[Exception] = []
         living = [worker for worker in range(len(self._workers)) if worker not in self.dead]
@@ -282,7 +286,7 @@ class Crew:
                 rows = [row for worker in left for row in self.parts[worker]]
                 warnings.warn(f"workers {left} did not close the envs {rows} in time and were killed", stacklevel=4)
         finally:
-            self._refusal = "the workers are closed"
+            self.refusal = "the workers are closed"
             self._release()
         return errors
 

@@ -165,16 +165,14 @@ class Engine(Host, Protocol[Description]):
         num_envs: number of envs.
         descriptions: what each env says of itself.
         block: the memory, once ``allocate`` has made it.
-        unsettled: whether ``settle`` is to be called before the block's ``state`` is read.
+        unsettled: whether ``settle`` is to be called before the block's ``state`` is read, since an interrupted call
+            has left something under way.
     """
 
     num_envs: int
     descriptions: list[Description]
     block: Block
-
-    @property
-    def unsettled(self) -> bool:
-        """Has an interrupted call left something under way?"""
+    unsettled: bool
 
     def settle(self) -> None:
         """Waits for what an interrupted call has left under way; the rows concerned are ``FAILED`` then."""

@@ -60,6 +60,7 @@ class ParallelEngine(Generic[Description]):
         num_workers: number of workers.
         descriptions: what each env says of itself.
         block: the memory, once ``allocate`` has made it.
+        unsettled: whether an interrupted call has left something under way.
 
     Raises:
         UnpicklableError: a maker cannot be sent; the message names its env.
@@ -122,7 +123,8 @@ class ParallelEngine(Generic[Description]):
         self._all_workers = range(self.num_workers)
         self._worker_of = [worker for worker, part in enumerate(parts) for _ in part]
         self._round: tuple[bytes, Sequence[int]] | None = None
-        self._interrupted_ops: bytes | None = None
+        self.unsettled = False
+        self._interrupted_ops = bytes(self.num_envs)
         self._calls_under_way = False
 
     # ---------------------------------------------------------------- before the first round
@@ -195,7 +197,7 @@ class ParallelEngine(Generic[Description]):
         crew = self._crew
         if crew.refusal:
             crew.require_open()
-        if self._interrupted_ops is not None:
+        if self.unsettled:
             self.settle()
         workers = self._all_workers if 0 not in ops else self._with_work(ops)
         if crew.dead:
@@ -276,20 +278,16 @@ class ParallelEngine(Generic[Description]):
     def _abandon(self, ops: bytes) -> None:
         """The round is not to be received any more: what its rows do, the caller never sees."""
         self._interrupted_ops = ops
+        self.unsettled = True
         self._round = None
         fail_rows(self.block.state, ops)
 
-    @property
-    def unsettled(self) -> bool:
-        """See :class:`~gymbridge.engine.host.Engine`."""
-        return self._interrupted_ops is not None
-
     def settle(self) -> None:
         """See :class:`~gymbridge.engine.host.Engine`."""
-        if self._interrupted_ops is not None:
+        if self.unsettled:
             self._crew.settle()
             fail_rows(self.block.state, self._interrupted_ops)  # the workers wrote the rows meanwhile
-            self._interrupted_ops = None
+            self.unsettled = False
 
     def require_workers(self) -> None:
         """See :class:`~gymbridge.engine.host.Engine`."""
@@ -392,7 +390,8 @@ class ParallelEngine(Generic[Description]):
 
     def _abandon_calls(self) -> None:
         self._calls_under_way = False
-        self._interrupted_ops = bytes(self.num_envs)  # to be settled, but no row has failed
+        self._interrupted_ops = bytes(self.num_envs)  # no row has failed
+        self.unsettled = True
 
     def _ask_row(self, verb: str, row: int, *arguments: Any) -> Any:
         return self._called(verb, {row: arguments})[row]

@@ -14,7 +14,7 @@ from gymbridge.engine.failures import mark_error
 from gymbridge.engine.mailbox import Mailbox
 from gymbridge.engine.protocol import SYNC, Answer, Command
 from gymbridge.engine.remote_errors import ToldError
-from gymbridge.engine.workers import StartMethod, Surroundings, WakeGroup, WorkerProcess, start_worker
+from gymbridge.engine.workers import StartMethod, Surroundings, WakeEnd, WakeGroup, WorkerProcess, start_worker
 from gymbridge.engine.workers.worker_main import Job
 from gymbridge.errors import CallTimeoutError, UnpicklableError, WorkerDiedError, WorkerStartError
 
@@ -65,6 +65,7 @@ class Crew:
         self._pending: set[int] = set()
         self._workers: list[WorkerProcess] = []
         self._mailboxes: list[Mailbox] = []
+        self._ends: list[WakeEnd] = []
         self.refusal = ""
         deadline = None if start_timeout is None else perf_counter() + start_timeout
         self._release = weakref.finalize(self, _release, self._workers, self._mailboxes, self._pending)
@@ -90,15 +91,16 @@ class Crew:
                 finally:
                     os.close(mail)
                 self._pending.add(number)
-            self._ends = [worker.wake for worker in self._workers]
+                self._ends.append(self._workers[-1].wake)
             self._group = WakeGroup(self._ends)
             self.made = self._first_answers(deadline)
         except UnpicklableError:
-            self._discard()
+            self._discard(0.0)
             _require_picklable(makers)
             raise
-        except BaseException:
-            self._discard()
+        except BaseException as error:
+            is_of_an_env = isinstance(error, Exception) and not isinstance(error, WorkerStartError)
+            self._discard(_SECONDS_TO_DIE if is_of_an_env else 0.0)
             raise
 
     def _first_answers(self, deadline: float | None) -> list[Any]:
@@ -128,7 +130,7 @@ class Crew:
     # ---------------------------------------------------------------- commands and answers
 
     @property
-    def ends(self) -> list[Any]:
+    def ends(self) -> Sequence[WakeEnd]:
         """This side's wake-up ends."""
         return self._ends
 
@@ -237,12 +239,11 @@ class Crew:
 
     # ---------------------------------------------------------------- ends
 
-    def _discard(self) -> None:
-        """Ends workers that never came to serve: those that are idle close their envs first."""
+    def _discard(self, patience: float) -> None:
+        """Ends workers that never came to serve; they close the envs that they have, if they come to it in time."""
         living = [worker for worker in range(len(self._workers)) if worker not in self.dead]
-        idle = [worker for worker in living if worker not in self._pending]
         with suppress(Exception):  # what went wrong first is what the caller is to see
-            self._close_envs(idle, perf_counter() + _SECONDS_TO_DIE)
+            self._close_envs(living, perf_counter() + patience)
         for worker in living:
             self._workers[worker].kill()
             self._workers[worker].join(_SECONDS_TO_DIE)

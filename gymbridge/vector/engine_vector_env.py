@@ -218,12 +218,13 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
 
     def _step_ops(self) -> bytes:
         """The op of each row."""
-        if self._engine.unsettled:
-            self._engine.settle()
+        engine = self._engine
+        if engine.unsettled:
+            engine.settle()
         try:
             return self._autoreset.ops(self._state.tobytes())
         except ResetNeeded:
-            self._engine.require_workers()  # no reset helps where a worker is dead
+            engine.require_workers()  # no reset helps where a worker is dead
             raise
 
     def _after_step(self, ops: bytes, report: Report) -> tuple[Any, Any, Any, Any, dict[str, Any]]:

@@ -247,3 +247,53 @@ def test_most_descriptors_fit_and_one_more_is_refused() -> None:
         assert (data, len(received)) == (b"x", MOST_DESCRIPTORS)
         with pytest.raises(ValueError, match="254 descriptors"):
             send(ours.fileno(), b"x", [0] * (MOST_DESCRIPTORS + 1))
+
+
+def test_a_group_stops_at_the_first(sides: tuple[list[WakeEnd], list[WakeEnd]]) -> None:
+    ours, theirs = sides
+    group = WakeGroup(ours)
+    theirs[2].signal(7)
+    pending = {0, 2, 3}
+    assert group.wait(pending, first=True) == set()
+    assert pending == {0, 3}
+    assert ours[2].latest == 7
+
+
+def test_a_group_forgets_the_dead(sides: tuple[list[WakeEnd], list[WakeEnd]]) -> None:
+    ours, theirs = sides
+    group = WakeGroup(ours)
+    theirs[3].close()
+    assert group.wait({1}) == {3}
+    group.remove(3)
+    assert group.wait({1}, timeout=0) == set()
+
+
+@pytest.mark.parametrize("look_seconds", [None, 1e-3], ids=["blocking", "looking"])
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_two_sides_find_together_again(look_seconds: float | None, lost: int) -> None:
+    """Whichever bytes are under way, and whichever were taken without being counted, as after an interrupt."""
+    with two_sides(look_seconds) as (ours, theirs):
+        for _ in range(5):
+            ours.wake(1)
+            theirs.wait()
+            theirs.wake(2)
+        for _ in range(lost):
+            os.read(ours.fileno(), 1)
+        assert not ours.skip_to(9, timeout=0)
+        theirs.wake(3)
+        ours.restart()
+        ours.signal(200)
+        assert theirs.wait() == 200
+        theirs.restart()
+        theirs.signal(200)
+        assert ours.skip_to(200)
+        ours.restart()
+        for byte in range(300):
+            ours.wake(byte % 100)
+            assert theirs.wait() == byte % 100
+            theirs.wake(byte % 50)
+            assert theirs.wait(timeout=0) is None
+            assert ours.wait() == byte % 50
+        theirs.close()
+        with pytest.raises(EOFError):
+            ours.skip_to(1)

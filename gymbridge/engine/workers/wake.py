@@ -157,7 +157,8 @@ class WakeEnd:
             EOFError: the other side is gone.
         """
         start = perf_counter()
-        if not self._look(start, timeout):
+        may_block = timeout is None and self._sentinel < 0  # the read alone will do then
+        if not self._look(start, timeout) and not may_block:
             ready = self._poll.poll(None if timeout is None else max(0.0, timeout * 1e3))
             if not ready:
                 return None

@@ -81,6 +81,7 @@ class _Service:
         self._side = side
         self._mailbox = mailbox
         self._objects: list[tuple[str, tuple[str, ...], Any]] = []
+        self._are_closed = False
         self._commands: dict[int, Callable[[], Any]] = {
             Command.DESCRIBE: self._describe_again,
             Command.ALLOCATE: self._allocate,
@@ -94,7 +95,7 @@ class _Service:
             self._serve()
         finally:
             with suppress(Exception):  # nobody is there to be told
-                close_all(self._envs)
+                self._close_envs()
 
     def _serve(self) -> None:
         wake, mailbox = self._side.wake, self._mailbox
@@ -225,12 +226,20 @@ class _Service:
     def _close(self) -> None:
         told = None
         try:
-            close_all(self._envs)
+            self._close_envs()
         except Exception as error:
             told = ToldError.of(error)
-        self._envs = []
         self._mailbox.put(packed_for_caller(told, "an error"))
         self._side.wake.signal(Answer.CLOSED)
+
+    def _close_envs(self) -> None:
+        """Closes the envs, once."""
+        if not self._are_closed:
+            self._are_closed = True
+            if hasattr(self, "_host"):
+                self._host.close()
+            else:
+                close_all(self._envs)
 
 
 def _shifted(rows: dict[int, Any], first_row: int) -> dict[int, Any]:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.gym_inputs import GymInputs
-from gymbridge.engine.host import NOTHING
+from gymbridge.engine.host import NOTHING, Report
 from gymbridge.engine.layout import Layout, Leaf
 from gymbridge.engine.local import LocalEngine
 from gymbridge.engine.parallel import ParallelEngine
@@ -230,6 +231,95 @@ def test_workers_have_contiguous_envs_threads_and_cores_as_asked() -> None:
     assert engine.each("call", [("variable", ("OMP_NUM_THREADS",))] * 5) == ["3"] * 5
     assert engine.each("call", [("cores",)] * 5) == [{core}] * 5
     engine.close()
+
+
+class Tally:
+    """No gymnasium env: adds what it is given to its total."""
+
+    def __init__(self, start: int):
+        self.total = start
+
+
+class TallyInputs:
+    """Numbers through the block, words beside it."""
+
+    def __init__(self, block: Block):
+        self.numbers = block.input["number",]
+
+    def write(self, inputs: Any) -> Any:
+        numbers, words = inputs
+        self.numbers[:] = numbers
+        return words if any(words) else None
+
+    def part(self, beside: Any, start: int, stop: int) -> Any:
+        return beside[start:stop]
+
+    def read(self, beside: Any) -> Any:
+        return self.numbers.copy(), [""] * len(self.numbers) if beside is None else beside
+
+
+class TallyHost:
+    def __init__(self, envs: Any, block: Block):
+        self.envs, self.block = envs, block
+        block.state[:] = bytes([RowState.NEW]) * len(envs)
+
+    def run(self, ops: bytes, inputs: Any, reset_kwargs: Any = None) -> Report:
+        report = Report()
+        for row, (op, number, word) in enumerate(zip(ops, *inputs, strict=True)):
+            if op:
+                self.envs[row].total += int(number)
+                self.block.next["total",][row] = self.envs[row].total
+                self.block.state[row] = RowState.RUNNING
+                if word:
+                    report.steps[row] = word.upper()
+        return report
+
+    def attribute(self, row: int, name: str) -> Any:
+        return getattr(self.envs[row], name)
+
+    def close(self) -> None:
+        raise OSError(f"closed with {[env.total for env in self.envs]}")
+
+
+@dataclass(frozen=True)
+class TallyDescription:
+    start: int
+    input_leaves: tuple[Leaf, ...] = (Leaf(("number",), (), np.dtype(np.int64)),)
+    next_leaves: tuple[Leaf, ...] = (Leaf(("total",), (), np.dtype(np.int64)),)
+    root_leaves: tuple[Leaf, ...] = ()
+
+
+class TallyOptions:
+    kinds = (Tally,)
+
+    def describe(self, env: Tally) -> TallyDescription:
+        return TallyDescription(env.total)
+
+    def host(self, envs: Any, block: Block) -> Any:
+        return TallyHost(envs, block)
+
+    def inputs(self, description: TallyDescription, block: Block) -> TallyInputs:
+        return TallyInputs(block)
+
+
+def test_hosts_of_any_kind_run_in_workers() -> None:
+    """What a host, its inputs and its options are is theirs to say: the engine moves rows."""
+    engine: ParallelEngine[Any] = ParallelEngine(
+        [lambda start=start: Tally(start) for start in (10, 20, 30)],  # type: ignore[misc]
+        TallyOptions(),
+        num_workers=2,
+    )
+    assert [description.start for description in engine.descriptions] == [10, 20, 30]
+    engine.allocate()
+    assert engine.run(bytes([STEP] * 3), ([1, 2, 3], ["", "", ""])).steps == {}
+    assert engine.block.next["total",].tolist() == [11, 22, 33]
+    assert engine.run(bytes([STEP, IDLE, STEP]), ([1, 1, 1], ["a", "b", "c"])).steps == {0: "A", 2: "C"}
+    assert engine.each("attribute", [("total",)] * 3) == [12, 22, 34]
+    assert list(engine.block.state) == [RowState.RUNNING] * 3
+    with pytest.raises(OSError, match=r"closed with \[12\]"):
+        engine.close()
+    with pytest.raises(TypeError, match=r"the maker of env 1 gave .*, expected a gymnasium.Tally"):
+        ParallelEngine([lambda: Tally(1), lambda: 3], TallyOptions(), num_workers=2)
 
 
 def test_no_maker() -> None:

@@ -384,6 +384,40 @@ def test_a_script_runs_once_and_needs_no_guard(folder: Path, subprocess_env: dic
     assert run_script(folder, SCRIPT.format(rest=rest), subprocess_env).splitlines() == ["begun", "[1.0, 1.0]"]
 
 
+NOTEBOOK = """
+import gymnasium as gym
+import numpy as np
+from gymbridge.vector import make_vec
+
+cells = [
+    '''
+print("begun")
+
+class Cell(gym.Env):
+    observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.ones(1, np.float32), 1.0, False, False, {}
+    ''',
+    'gym.register("own/Cell-v0", entry_point=Cell)',
+    'envs = make_vec("own/Cell-v0", 2); envs.reset(seed=0)',
+    'print(envs.step([0, 1])[0].ravel().tolist()); envs.close()',
+]
+for cell in cells:
+    exec(compile(cell, "<cell>", "exec"), globals())
+"""
+
+
+def test_a_notebooks_cells_run_once(folder: Path, subprocess_env: dict[str, str]) -> None:
+    """With an env class and an id of their own."""
+    assert run_script(folder, NOTEBOOK, subprocess_env).splitlines() == ["begun", "[1.0, 1.0]"]
+
+
 def test_ending_without_close_leaves_nothing(folder: Path, subprocess_env: dict[str, str]) -> None:
     script = start_script(folder, SCRIPT.format(rest="print(*envs.call('pid'), flush=True); input()"), subprocess_env)
     assert script.stdout is not None

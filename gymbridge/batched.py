@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import reprlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 import torch
@@ -19,7 +22,7 @@ from gymbridge.engine.host import Engine
 from gymbridge.engine.local import LocalEngine
 from gymbridge.engine.makers import EnvMaker, make_all
 from gymbridge.envs.base import EnvBase
-from gymbridge.envs.engine_env import EngineEnv
+from gymbridge.envs.engine_env import EngineEnv, kept_generator
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.gym_env import GymEnv
 from gymbridge.envs.gym_face import GymFace, GymFaceOptions
@@ -47,7 +50,8 @@ class BatchedEnvBase(EngineEnv):
         num_envs: ``N``.
         create_env_fn: a gymnasium id, a callable that makes an env, or a list of ``N`` of these.
         create_env_kwargs: keyword arguments of the makers: a dict, of which each env gets a copy, or one dict an env.
-        num_workers: taken as ``num_envs`` where that is not given, as TorchRL's callers mean it.
+        num_workers: taken as ``num_envs`` where that is not given, as TorchRL's callers mean it; the attribute of that
+            name reads it, or else ``N``. In this process there are no workers whatever it is.
         device: device of what is returned; unless told, that of the envs.
         share_individual_td: True for lazy stacks, in which each env has a TensorDict of its own; False for dense
             results; None for these where keys, shapes and dtypes of the envs agree, else lazy stacks.
@@ -57,7 +61,7 @@ class BatchedEnvBase(EngineEnv):
         selected_keys, excluded_keys: observations and rewards that alone are returned, or that are not; flags always
             are. The key of a group stands for all in it.
         copy: what is returned stays as it is. With False, results of gymnasium envs are views, valid until the next
-            call; those of TensorDict envs are the caller's own either way.
+            call, but for those of ``rollout``; those of TensorDict envs are the caller's own either way.
         auto_wrap_envs: here for TorchRL's callers; makers of any kind work, lambdas included.
 
     Raises:
@@ -86,9 +90,12 @@ class BatchedEnvBase(EngineEnv):
         copy: bool = True,
         auto_wrap_envs: bool = True,
     ):
+        if num_workers is not None:
+            num_workers = _count("num_workers", num_workers)
         num_envs = _count("num_envs", num_workers if num_envs is None else num_envs)
         super().__init__(device=device, batch_size=(num_envs,))
         self.num_envs = num_envs
+        self.num_workers = num_envs if num_workers is None else num_workers
         if hasattr(create_env_fn, "step") and not isinstance(create_env_fn, type) and num_envs > 1:
             raise TypeError(
                 f"create_env_fn: got one env for {num_envs}, expected an id, a callable that makes an env, or a list"
@@ -154,6 +161,7 @@ class BatchedEnvBase(EngineEnv):
             EnvMaker(maker.source, {**maker.kwargs, **deepcopy(dict(own))})
             for maker, own in zip(self._makers, each, strict=True)
         ]
+        self._specs = {}  # other envs may have others
 
     def add_truncated_keys(self) -> Self:
         """Refused: flags are the envs' own.
@@ -163,7 +171,21 @@ class BatchedEnvBase(EngineEnv):
         """
         raise RuntimeError(f"add_truncated_keys: call it on the envs that {type(self).__name__} runs, in their maker")
 
+    @wraps(EnvBase.rollout)
+    def rollout(  # type: ignore[override]
+        self, *args: Any, **kwargs: Any
+    ) -> TensorDictBase:
+        """See :meth:`EnvBase.rollout`; its steps are copies whatever ``copy`` says."""
+        if self._copy:  # else each step would be a view of the last one
+            return super().rollout(*args, **kwargs)
+        with self._face.copying():
+            return super().rollout(*args, **kwargs)
+
     # ---------------------------------------------------------------- what a policy writes
+
+    def _take_specs(self, face: EngineFace) -> None:
+        super()._take_specs(face)
+        self._policy_outputs = None
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """See :meth:`EngineEnv.reset`; with a ``policy_proof``, the policy's recurrent states are there as zeros."""
@@ -185,13 +207,19 @@ class BatchedEnvBase(EngineEnv):
                 fill(fake, states.clone())
         return fake
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_policy_proof": cloudpickle.dumps(self._policy_proof)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _policy_proof=cloudpickle.loads(state["_policy_proof"]))
+
     def _outputs_of_policy(self) -> Any:
         """Zeros at the keys that the policy writes and no spec has, found by one call with a fake TensorDict."""
         if self._policy_outputs is None and self._policy_proof is not None:
             fake = super().fake_tensordict()
             known = set(leaf_paths(fake))
             given = fake.exclude("next")
-            with torch.no_grad():
+            with torch.no_grad(), kept_generator():  # what it draws is not missed by who seeded torch
                 written = self._policy_proof(given)
             if not isinstance(written, TensorDictBase):
                 raise TypeError(f"policy_proof: got {type(written).__name__}, expected the TensorDict with the action")
@@ -202,16 +230,23 @@ class BatchedEnvBase(EngineEnv):
 
     # ---------------------------------------------------------------- the envs themselves
 
-    def __getattr__(self, name: str) -> PerEnv:
+    def __getattr__(self, name: str) -> Any:
         """An attribute of all envs, found through their wrappers: a list of N, which is called and looked into alike.
 
         Raises:
             AttributeError: an env lacks it, or its name begins with ``_``.
+            RuntimeError: a call is under way, in this thread or another.
         """
+        if hasattr(type(self), name):  # one of our own properties raised: its error, not ours
+            if self._start_error is not None and self._engine_face is None:
+                raise self._start_error  # not by another look, which would call the makers again
+            return object.__getattribute__(self, name)
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if hasattr(type(self), name):  # one of our own properties raised: its error, not ours
-            object.__getattribute__(self, name)
+        if self._call_under_way is not None:
+            raise RuntimeError(
+                f"{name}: refused while a call of {self._call_under_way} is under way, in this thread or another"
+            )
         engine = self._face.engine
         return PerEnv(_of_env(engine, row, name) for row in range(self.num_envs))
 
@@ -325,7 +360,7 @@ class SerialEnv(BatchedEnvBase):
         if self._use_buffers and any(env.has_dynamic_specs for env in envs):
             warnings.warn("use_buffers: got True with an env of dynamic specs, which go without", stacklevel=2)
         gradients = self._share_individual_td is True or self._use_buffers is False
-        options = TensorDictHostOptions(gradients)
+        options = TensorDictHostOptions(gradients, stacks=not self._share_individual_td)
         engine: LocalEngine[EnvBase, TensorDictEnvDescription] = LocalEngine(envs, options)
         engine.allocate()
         return TensorDictFace(engine, self._device, self._selection, self._share_individual_td)
@@ -340,9 +375,20 @@ class SerialEnv(BatchedEnvBase):
 
 
 def _require_distinct(made: list[Any]) -> None:
-    """Refuses one env object from two makers."""
-    cores = [getattr(env.env if isinstance(env, GymEnv) else env, "unwrapped", env) for env in made]
-    for index, core in enumerate(cores):
-        for other in range(index):
-            if cores[other] is core:
-                raise ValueError(f"the makers of envs {other} and {index} gave one and the same env: {core!r}")
+    """Refuses one env object from two makers, alone, in wrappers or in batches of their own."""
+    found: dict[int, int] = {}
+    for index, env in enumerate(made):
+        for core in _cores(env):
+            other = found.setdefault(id(core), index)
+            if other != index:
+                raise ValueError(
+                    f"the makers of envs {other} and {index} gave one and the same env: {reprlib.repr(core)}"
+                )
+
+
+def _cores(env: Any) -> list[Any]:
+    """The env without its wrappers; of a batch in this process itself and those of its envs."""
+    engine = env.engine if isinstance(env, EngineEnv) else None
+    if isinstance(engine, LocalEngine):
+        return [env, *(core for inner in engine.envs for core in _cores(inner))]
+    return [getattr(env, "unwrapped", env)]

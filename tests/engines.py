@@ -28,6 +28,12 @@ def serial(makers: Sequence[Maker], device: Any, options: dict[str, Any]) -> Env
     return SerialEnv(len(makers), list(makers), device=device)
 
 
+def serial_lazy(makers: Sequence[Maker], device: Any, options: dict[str, Any]) -> EnvBase:
+    """Each env with a TensorDict of its own."""
+    fns = [lambda maker=maker: GymEnv(maker, **options) for maker in makers]
+    return SerialEnv(len(makers), fns, device=device, share_individual_td=True)
+
+
 def own(makers: Sequence[Maker], device: Any, options: dict[str, Any]) -> EnvBase:
     if options or device is not None:
         raise ValueError(f"got {options} on {device}: none of that is for an env that a user writes")
@@ -78,7 +84,11 @@ ENGINES = (
     Engine("SerialEnv-1", (1,), serial),
     Engine("SerialEnv-3", (3,), serial),
     Engine("SerialEnv-2-of-GymEnv", (2,), serial_of_gym_envs),
+    Engine("SerialEnv-2-lazy", (2,), serial_lazy),
 )
 
 OWN = Engine("own-EnvBase-3", (3,), own)
 """No engine, but an env that keeps the same contract."""
+
+BATCHED_ENVS = (SerialEnv,)
+"""The classes of batches: what later ones add is one line."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gymbridge import SerialEnv
 from gymbridge.envs import EnvBase
@@ -21,11 +22,13 @@ class TensorDictEngine:
         name: as it shows in the test's id.
         num_envs: number of envs; None for one that is in no batch.
         build: makers of the envs and options of the batch -> env.
+        lazy: whether results are lazy stacks even of envs that agree.
     """
 
     name: str
     num_envs: int | None
     build: Callable[..., EnvBase]
+    lazy: bool = False
 
     @property
     def batched(self) -> bool:
@@ -53,4 +56,5 @@ ALONE = TensorDictEngine("alone", None, lambda makers: makers[0]())
 BATCHES = (
     TensorDictEngine("SerialEnv-1", 1, serial),
     TensorDictEngine("SerialEnv-3", 3, serial),
+    TensorDictEngine("SerialEnv-3-lazy", 3, partial(serial, share_individual_td=True), lazy=True),
 )

@@ -9,7 +9,7 @@ from typing import NoReturn
 from gymbridge.engine.codes import RowState
 from gymbridge.errors import EnvOutputError
 
-__all__ = ["fail_rows", "mark_error", "raise_env_error", "why_not_stepped"]
+__all__ = ["fail_rows", "mark_error", "raise_env_error", "unmarked", "why_not_stepped"]
 
 
 def raise_env_error(errors: Mapping[int, Exception]) -> NoReturn:
@@ -35,6 +35,20 @@ def mark_error(error: Exception, row: int, note: str) -> None:
     with suppress(Exception):
         if note not in getattr(error, "__notes__", ()):  # an env may raise one object again and again
             error.add_note(note)
+
+
+def unmarked(error: Exception) -> Exception:
+    """The error of an engine of one env, without the marks of :func:`raise_env_error`: it is a row of another engine.
+
+    Example:
+        >>> unmarked(EnvOutputError("env 0: reward: got None")).args
+        ('reward: got None',)
+    """
+    if type(error) is EnvOutputError:
+        error.args = (str(error).removeprefix("env 0: "),)
+    with suppress(Exception):
+        error.__notes__[:] = [note for note in error.__notes__ if note != "raised by env 0"]
+    return error
 
 
 def fail_rows(states: memoryview, ops: bytes) -> None:

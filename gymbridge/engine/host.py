@@ -36,7 +36,8 @@ class Report:
     """What a round leaves beside the block.
 
     Attributes:
-        steps: row -> what its step gave that has no place in the block: a gymnasium env's info, say.
+        steps: row -> what its step gave that has no place in the block: a gymnasium env's info, say. A dict, or what a
+            kind of host has instead.
         resets: row -> the same of its reset.
         errors: row -> the exception that it raised.
     """
@@ -44,8 +45,8 @@ class Report:
     __slots__ = ("errors", "resets", "steps")
 
     def __init__(self) -> None:
-        self.steps: dict[int, Any] = {}
-        self.resets: dict[int, Any] = {}
+        self.steps: Any = {}
+        self.resets: Any = {}
         self.errors: dict[int, Exception] = {}
 
 

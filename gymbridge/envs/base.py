@@ -229,7 +229,8 @@ class EnvBase(EnvSpecs, ABC):
         first = self._completed("_reset", self._reset(given, **kwargs), tensordict)
         still_done = self._spec_plan.groups.still_done(first, mask, tensordict)
         if still_done.any():
-            raise RuntimeError(f"{type(self).__name__}: envs {_where(still_done)} are still done after their reset")
+            which, whose = (f": envs {_where(still_done)} are", "their") if still_done.ndim else (" is", "its")
+            raise RuntimeError(f"{type(self).__name__}{which} still done after {whose} reset")
         if mask is None:
             self._latest = with_entries(first, {})
             return first
@@ -311,6 +312,8 @@ class EnvBase(EnvSpecs, ABC):
         """Each env's observation and flags: td's where it has them, else the env's latest."""
         lead = self._lead(tensordict) if lead is None else lead
         shown = TensorDict({}, (*lead, *self.batch_size), device=self.device)
+        for group, size in self._spec_plan.group_sizes.items():
+            shown.set(group, TensorDict({}, (*lead, *size), device=self.device))
         for spec in (self.full_observation_spec, self.full_done_spec):
             for key in spec.keys(True, True):
                 value = None if tensordict is None else tensordict.get(key, None)
@@ -326,7 +329,7 @@ class EnvBase(EnvSpecs, ABC):
 
         A key that ``others`` lacks, a state say, has there what stood ``before``, or zeros where nothing did.
         """
-        chosen = picked.empty()
+        chosen = picked.copy()  # groups keep their batch sizes
         for key in leaf_paths(picked):
             value, other = picked.get(key), others.get(key, None)
             if other is None and before is not None:
@@ -404,6 +407,10 @@ class EnvBase(EnvSpecs, ABC):
         Args:
             tensordict: what stands under ``"next"`` after a step, or a root.
         """
+        return self._ended(tensordict)
+
+    def _ended(self, tensordict: TensorDictBase) -> torch.Tensor:
+        """What :meth:`ended` says, under a name that a user's env leaves alone."""
         return self._spec_plan.groups.ended(tensordict)
 
     def fake_tensordict(self) -> TensorDictBase:

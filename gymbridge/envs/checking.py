@@ -10,9 +10,9 @@ from tensordict import TensorDictBase
 
 from gymbridge.envs.done_groups import FLAGS
 from gymbridge.envs.spec_keys import leaf_keys
-from gymbridge.envs.tensordicts import leaf_paths
+from gymbridge.envs.tensordicts import leaf_paths, row_of
 from gymbridge.errors import EnvSpecError
-from gymbridge.specs import Composite
+from gymbridge.specs import Composite, StackedComposite
 
 if TYPE_CHECKING:
     from gymbridge.envs.base import EnvBase
@@ -56,7 +56,8 @@ def check_env_specs(env: EnvBase, *, num_steps: int = 10, seed: int | None = 0) 
 
 def output_faults(env: EnvBase, num_steps: int) -> list[str]:
     """What an env's own ``_reset`` and ``_step`` return against the specs; flags may be missing, they are completed."""
-    first, following = _root_spec(env), _next_spec(env)
+    observations, flags = env.full_observation_spec, env.full_done_spec
+    first, following = _all_of([observations, flags]), _all_of([observations, env.full_reward_spec, flags])
     faults: dict[str, None] = {}
     root = env._reset(None)
     _note(faults, "_reset", _raw_faults(env, first, root))
@@ -118,37 +119,53 @@ def _place(tensor: torch.Tensor) -> int:
 
 def _step_faults(env: EnvBase, num_steps: int) -> list[str]:
     """What ``reset``, ``step`` and ``step_and_maybe_reset`` return against the specs."""
-    root_spec, next_spec = _root_spec(env), _next_spec(env)
     faults: dict[str, None] = {}
     root = env.reset()
-    _note(faults, "reset", [*root_spec.faults(root), *_device_faults(env, root)])
+    _note(faults, "reset", [*_shown_faults(env, root), *_device_faults(env, root)])
     for _ in range(num_steps):
         stepped, root = env.step_and_maybe_reset(env.rand_action(_with_states(env, root)))
         following = stepped.get("next")
-        _note(faults, "step", [*next_spec.faults(following, ("next",)), *_device_faults(env, stepped)])
-        _note(faults, "step_and_maybe_reset", _merged(env, root_spec, env.full_state_spec).faults(root))
+        _note(faults, "step", [*_shown_faults(env, following, ("next",)), *_device_faults(env, stepped)])
+        _note(faults, "step_and_maybe_reset", _shown_faults(env, root))
     return list(faults)
+
+
+def _shown_faults(env: EnvBase, made: TensorDictBase, path: tuple[str, ...] = ()) -> list[str]:
+    """A root, or what stands under ``"next"``, against the specs; states may be there. Unlike envs each for itself."""
+    kinds = ("observation", "reward", "done") if path else ("observation", "done")
+    specs, states = [env._spec_of(kind) for kind in kinds], env.full_state_spec
+    if not any(isinstance(spec, StackedComposite) for spec in (*specs, states)):
+        return _all_of([*specs, _states_in(made, states)]).faults(made, path)
+    return [
+        f"env {row}: {fault}"
+        for row in range(env.batch_size[0])
+        for own in [row_of(made, row)]
+        for fault in _all_of([*(spec[row] for spec in specs), _states_in(own, states[row])]).faults(own, path)
+    ]
+
+
+def _states_in(made: TensorDictBase, states: Composite) -> Composite:
+    return states.select(*(key for key in leaf_keys(states) if made.get(key, None) is not None))
 
 
 def _with_states(env: EnvBase, root: TensorDictBase) -> TensorDictBase:
     """With a random state at each key that the env reads and has not written."""
-    for key, spec in env.full_state_spec.items(True, True):
-        if root.get(key, None) is None:
-            root.set(key, spec.rand())
+    states = env.full_state_spec
+    if isinstance(states, StackedComposite):
+        pairs = [(row_of(root, row), states[row]) for row in range(env.batch_size[0])]
+    else:
+        pairs = [(root, states)]
+    for own, spec in pairs:
+        for key, leaf in spec.items(True, True):
+            if own.get(key, None) is None:
+                own.set(key, leaf.rand())
     return root
 
 
-def _root_spec(env: EnvBase) -> Composite:
-    return _merged(env, env.full_observation_spec, env.full_done_spec)
-
-
-def _next_spec(env: EnvBase) -> Composite:
-    return _merged(env, env.full_observation_spec, env.full_reward_spec, env.full_done_spec)
-
-
-def _merged(env: EnvBase, *specs: Composite) -> Composite:
-    merged = Composite(shape=env.batch_size, device=env.device)
-    for spec in specs:
+def _all_of(specs: Sequence[Composite]) -> Composite:
+    """All keys of the specs; the first has the batch size and the device."""
+    merged = specs[0].clone()
+    for spec in specs[1:]:
         merged.update(spec.clone())
     return merged
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -10,7 +11,7 @@ from tensordict import TensorDictBase
 from gymbridge.envs.tensordicts import entry, tensordict_of, with_entries
 from gymbridge.specs import Composite
 
-__all__ = ["FLAGS", "DoneGroups"]
+__all__ = ["FLAGS", "DoneGroups", "completed_flags"]
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -77,21 +78,9 @@ class DoneGroups:
         return out
 
     def _flags(self, group: TensorDictBase, shape: torch.Size, batch_size: torch.Size) -> dict[str, torch.Tensor]:
-        ndim = len(batch_size) + len(shape)
-        given = [entry(group, name) for name in FLAGS]
-        done, terminated, truncated = [
-            flag.unsqueeze(-1) if flag is not None and flag.ndim == ndim - 1 else flag for flag in given
-        ]
-        if terminated is None:
-            if done is not None:
-                terminated = done if truncated is None else done & ~truncated
-            elif truncated is not None:
-                terminated = torch.zeros_like(truncated)
-            else:
-                terminated = torch.zeros((*batch_size, *shape), dtype=torch.bool, device=group.device)
-        if truncated is None:
-            truncated = torch.zeros_like(terminated) if done is None else done & ~terminated
-        return {"done": terminated | truncated, "terminated": terminated, "truncated": truncated}
+        given = (entry(group, name) for name in FLAGS)
+        flags = completed_flags(*given, shape=(*batch_size, *shape), device=group.device)
+        return dict(zip(FLAGS, flags, strict=True))
 
     def ended(self, flags: TensorDictBase) -> torch.Tensor:
         """Which envs have ended: bool ``[*B]``, from what has every flag."""
@@ -102,6 +91,14 @@ class DoneGroups:
             ended = done if ended is None else ended | done
         result: torch.Tensor = ended
         return result
+
+    def keys_of_the_end(self, given: Collection[Path]) -> list[Path]:
+        """Of the leaves that an env gave, the flags that say whether it has ended."""
+        keys = []
+        for path in self.paths[:1] if self._has_root else self.paths:
+            outcome = [key for key in ((*path, "terminated"), (*path, "truncated")) if key in given]
+            keys += outcome if len(outcome) == 2 or (*path, "done") not in given else [*outcome, (*path, "done")]
+        return keys
 
     def still_done(
         self, first: TensorDictBase, mask: torch.Tensor | None, masks: TensorDictBase | None
@@ -182,6 +179,38 @@ class DoneGroups:
         for path in self.paths:
             done = root.get((*path, "done"))
             root.set((*path, "_reset"), done & _widened(ended.to(done.device), done.ndim))
+
+
+def completed_flags(
+    done: torch.Tensor | None,
+    terminated: torch.Tensor | None,
+    truncated: torch.Tensor | None,
+    *,
+    shape: Sequence[int],
+    device: torch.device | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The three flags of a group, of which some may be missing or lack their last dim: ``done`` is the other two's.
+
+    Args:
+        done, terminated, truncated: what an env gave.
+        shape: that of each flag.
+        device: of flags of which none was given.
+    """
+    ndim = len(shape)
+    done, terminated, truncated = [
+        flag.unsqueeze(-1) if flag is not None and flag.ndim == ndim - 1 else flag
+        for flag in (done, terminated, truncated)
+    ]
+    if terminated is None:
+        if done is not None:
+            terminated = done if truncated is None else done & ~truncated
+        elif truncated is not None:
+            terminated = torch.zeros_like(truncated)
+        else:
+            terminated = torch.zeros(tuple(shape), dtype=torch.bool, device=device)
+    if truncated is None:
+        truncated = torch.zeros_like(terminated) if done is None else done & ~terminated
+    return terminated | truncated, terminated, truncated
 
 
 def _one_an_env(name: str, mask: Any, batch_size: torch.Size) -> torch.Tensor:

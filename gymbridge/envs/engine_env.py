@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +23,7 @@ from gymbridge.specs import Composite
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["EngineEnv"]
+__all__ = ["EngineEnv", "kept_generator"]
 
 
 class EngineEnv(OneCallAtATime, EnvBase):
@@ -34,6 +36,11 @@ class EngineEnv(OneCallAtATime, EnvBase):
     _engine_face: EngineFace | None = None
     _seeds: tuple[list[int | None], bool] | None = None
     """Seeds that wait for the start, one a row, and whether they are static."""
+    _seeds_given: tuple[list[int | None], bool] | None = None
+    """The seeds that the envs which run were given last."""
+    _is_starting = False
+    _start_error: AttributeError | None = None
+    """What the last start raised, if it was one that Python takes for a missing attribute of the env."""
 
     @abstractmethod
     def _make_face(self) -> EngineFace:
@@ -41,11 +48,25 @@ class EngineEnv(OneCallAtATime, EnvBase):
 
     @property
     def _face(self) -> EngineFace:
-        """The face; starts the engine if it is not running."""
+        """The face; starts the engine if it is not running.
+
+        Raises:
+            RuntimeError: a start is under way, in this thread or another.
+        """
         if self._engine_face is None:
             self._require_open("start")
-            self._engine_face = self._make_face()
-            self._take_specs(self._engine_face)
+            if self._is_starting:
+                raise RuntimeError("start: refused while a start is under way, in this thread or another")
+            self._is_starting = True
+            self._start_error = None
+            try:
+                self._engine_face = self._make_face()
+                self._take_specs(self._engine_face)
+            except AttributeError as error:
+                self._start_error = error
+                raise
+            finally:
+                self._is_starting = False
             if self._seeds is not None:
                 seeds, static_seed = self._seeds
                 self._seeds = None
@@ -147,8 +168,7 @@ class EngineEnv(OneCallAtATime, EnvBase):
         """See :meth:`EnvBase.step_mdp`."""
         return self._face.step_mdp(next_tensordict)
 
-    def ended(self, tensordict: TensorDictBase) -> torch.Tensor:
-        """See :meth:`EnvBase.ended`."""
+    def _ended(self, tensordict: TensorDictBase) -> torch.Tensor:
         return self._face.ended(tensordict)
 
     def fake_tensordict(self) -> TensorDictBase:
@@ -210,8 +230,10 @@ class EngineEnv(OneCallAtATime, EnvBase):
         if self._engine_face is None:
             self._seeds = (seeds, static_seed)
             return
-        for row, seed in enumerate(seeds):
-            self._engine_face.engine.seed(row, seed, static_seed)
+        self._seeds_given = (seeds, static_seed)
+        with kept_generator():  # an env of the user's may seed torch, each with its own
+            for row, seed in enumerate(seeds):
+                self._engine_face.engine.seed(row, seed, static_seed)
 
     @property
     def _num_rows(self) -> int:
@@ -226,16 +248,16 @@ class EngineEnv(OneCallAtATime, EnvBase):
         if not kwargs:
             return None
         own = kwargs.get("list_of_kwargs", None) if self._batch_size else None
+        common = {key: value for key, value in kwargs.items() if not (self._batch_size and key == "list_of_kwargs")}
         if own is None:
-            return [kwargs] * self._num_rows
+            return [_with_dicts_of_its_own(common) for _ in range(self._num_rows)]
         if not isinstance(own, (list, tuple)) or len(own) != self._num_rows:
             got = f"a list of {len(own)}" if isinstance(own, (list, tuple)) else repr(own)
             raise ValueError(f"list_of_kwargs: got {got}, expected a list of {self._num_rows} dicts, one for each env")
         for index, each in enumerate(own):
             if not isinstance(each, Mapping):
                 raise TypeError(f"list_of_kwargs: got {each!r} for env {index}, expected a dict")
-        common = {key: value for key, value in kwargs.items() if key != "list_of_kwargs"}
-        return [{**each, **common} for each in own]
+        return [_with_dicts_of_its_own({**each, **common}) for each in own]
 
     # ---------------------------------------------------------------- states
 
@@ -275,15 +297,28 @@ class EngineEnv(OneCallAtATime, EnvBase):
 
     def __getstate__(self) -> dict[str, Any]:
         """The configuration, without the engine: what is unpickled starts its own."""
-        return {**self.__dict__, "_engine_face": None, "_latest": None, "_call_under_way": None, "_plan": None}
+        of_the_moment = {"_engine_face": None, "_latest": None, "_plan": None, "_call_under_way": None}
+        return {**self.__dict__, **of_the_moment, "_is_starting": False, "_start_error": None, "_seeds_given": None}
 
     @exclusive
     def to(self, device: DeviceLike) -> Self:
-        """Has the env return everything on a device, from now on; returns the env."""
+        """Has the env return everything on a device, from now on; returns the env. The envs go on as they are.
+
+        Where a batch that runs moves, seeds that it was given are given again, for the next reset: a warning says so.
+        """
+        moves = env_device(device) != self._device
         super().to(device)
-        if self._engine_face is not None:
+        if self._engine_face is not None and moves:
             self._engine_face = self._engine_face.on(env_device(device))
             self._take_specs(self._engine_face)
+            if self._batch_size and self._seeds_given is not None:
+                seeds, static_seed = self._seeds_given
+                warnings.warn(
+                    f"to: {type(self).__name__} moves to {self._device}; the seeds {seeds} are given again, for the "
+                    f"next reset",
+                    stacklevel=3,
+                )
+                self._give_seeds(seeds, static_seed)
         return self
 
     @exclusive
@@ -291,5 +326,18 @@ class EngineEnv(OneCallAtATime, EnvBase):
         """See :meth:`EnvBase.close`; the envs are closed too."""
         super().close(raise_if_closed=raise_if_closed)
         face, self._engine_face = self._engine_face, None
+        self._seeds_given = None
         if face is not None:
             face.engine.close()
+
+
+def kept_generator() -> AbstractContextManager[None]:
+    """A context after which torch's global generator is as it was."""
+    initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if initialized else ()
+    return torch.random.fork_rng(devices=devices)
+
+
+def _with_dicts_of_its_own(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy, down to the dicts in it: an env that takes its ``options`` apart changes no other's and no caller's."""
+    return {key: dict(value) if type(value) is dict else value for key, value in kwargs.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,8 +50,6 @@ class EngineFace(ABC):
     """Whether results are dense; else they are lazy stacks with a row an env."""
     may_have_extras = False
     """Whether envs may give what no spec has."""
-    steps_after_the_end = False
-    """Whether an env is stepped although its episode ended, or before its first reset."""
 
     def __init__(self, engine: Engine[Any], batch_size: torch.Size):
         self.engine = engine
@@ -62,6 +61,8 @@ class EngineFace(ABC):
         self._step_all = bytes([Op.STEP]) * num_rows
         self._step_and_maybe_reset_all = bytes([Op.STEP_MAYBE_RESET]) * num_rows
         self._all_running = bytes([RowState.RUNNING]) * num_rows
+        self.waits_for_reset = [True] * num_rows
+        """Row -> whether its env is not stepped before a first reset, and after its episode's end."""
 
     def _take_specs(self, device: torch.device | None, specs: dict[str, Composite]) -> None:
         """Sets what follows from the specs."""
@@ -76,6 +77,10 @@ class EngineFace(ABC):
     @abstractmethod
     def on(self, device: torch.device) -> EngineFace:
         """The same engine's face on another device."""
+
+    def copying(self) -> AbstractContextManager[None]:
+        """A context in which what is returned is the caller's own, whatever was chosen."""
+        return nullcontext()
 
     # ---------------------------------------------------------------- the four rounds
 
@@ -276,8 +281,12 @@ class EngineFace(ABC):
         Raises:
             ResetNeeded: naming the envs and why each needs a reset.
         """
-        fine = {RowState.RUNNING, RowState.ENDED, RowState.NEW} if self.steps_after_the_end else {RowState.RUNNING}
-        refused = [row for row, op in enumerate(ops) if op >= Op.STEP and states[row] not in fine]
+        refused = [
+            row
+            for row, op in enumerate(ops)
+            if op >= Op.STEP
+            and (states[row] != RowState.RUNNING if self.waits_for_reset[row] else states[row] == RowState.FAILED)
+        ]
         if refused:
             raise ResetNeeded(f"{why_not_stepped(states, refused)}: reset them before they are stepped")
 

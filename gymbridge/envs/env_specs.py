@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,14 +11,15 @@ from tensordict import TensorDict, TensorDictBase
 from gymbridge.envs.done_groups import FLAGS, DoneGroups
 from gymbridge.envs.inputs import DeviceLike, NestedKey, env_device, require_like
 from gymbridge.envs.spec_access import FullSpecAttribute, LeafSpecAttribute
+from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordicts import entry, tensordict_of
 from gymbridge.envs.transitions import NextRoot
-from gymbridge.specs import Binary, Composite
+from gymbridge.specs import Binary, Composite, StackedComposite
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["KINDS", "EnvSpecs", "SpecPlan", "fake_tensordict"]
+__all__ = ["KINDS", "EnvSpecs", "SpecPlan", "difference", "fake_tensordict", "first_alike"]
 KINDS = ("observation", "action", "reward", "done", "state")
 """What an env has specs of."""
 
@@ -107,7 +108,7 @@ class EnvSpecs:
             )
         if kind == "done":
             spec = _with_every_flag(spec)
-        self._specs[kind] = spec if self._device is None else spec.to(self._device)
+        self._specs[kind] = spec.clone() if self._device is None else spec.to(self._device).clone()
         self._plan = None
 
     @property
@@ -169,7 +170,7 @@ class EnvSpecs:
     @property
     def action_key(self) -> NestedKey:
         """Key of the first action."""
-        return self.action_keys[0]
+        return _first("action", self.action_keys)
 
     @property
     def reward_keys(self) -> list[NestedKey]:
@@ -179,7 +180,7 @@ class EnvSpecs:
     @property
     def reward_key(self) -> NestedKey:
         """Key of the first reward."""
-        return self.reward_keys[0]
+        return _first("reward", self.reward_keys)
 
     @property
     def done_keys(self) -> list[NestedKey]:
@@ -201,6 +202,7 @@ class SpecPlan:
             masks of groups.
         names: keys of actions and states, where all stand at the root, else None.
         groups: the groups of end-of-episode flags.
+        group_sizes: path of each group of observations or flags, outer ones first -> its batch size.
         next_root: makes the root of the next step.
     """
 
@@ -219,6 +221,7 @@ class SpecPlan:
             [key for key in names if isinstance(key, str)] if all(isinstance(key, str) for key in names) else None
         )
         self.groups = DoneGroups(flags)
+        self.group_sizes = group_sizes(observations) | group_sizes(flags)
         self.inputs += [(*path, "_step") for path in self.groups.nested]
         self.next_root = NextRoot(observations, env.full_action_spec, rewards, flags)
 
@@ -261,12 +264,20 @@ def fake_tensordict(
     return zeros("state", "observation", "done", "action").set("next", following)
 
 
+def _first(kind: str, keys: list[NestedKey]) -> NestedKey:
+    if not keys:
+        raise KeyError(f"{kind}_key: the env has no {kind}, its {kind}_keys are empty")
+    return keys[0]
+
+
 def _with_every_flag(spec: Composite) -> Composite:
     """A done spec with all three flags in each group: one that is missing looks like one that is there.
 
     Raises:
         ValueError: another key, or no flag at all.
     """
+    if isinstance(spec, StackedComposite):  # of envs, whose flags are complete, each in groups of its own
+        return spec
     complete = spec.clone()
     groups: dict[tuple[str, ...], list[str]] = {}
     for key in spec.keys(True, True):
@@ -281,3 +292,41 @@ def _with_every_flag(spec: Composite) -> Composite:
             if name not in names:
                 complete.set((*path, name), spec[(*path, names[0])].clone())
     return complete
+
+
+def first_alike(envs: Sequence[EnvSpecs]) -> list[EnvSpecs]:
+    """For each env the first whose leaves and device are as its own, so that they share what follows."""
+    distinct: list[EnvSpecs] = []
+    shared = []
+    for env in envs:
+        like = next(
+            (other for other in distinct if difference([other, env]) is None and other.device == env.device), None
+        )
+        if like is None:
+            distinct.append(env)
+        shared.append(env if like is None else like)
+    return shared
+
+
+def difference(envs: Sequence[EnvSpecs]) -> str | None:
+    """How envs disagree in keys, shapes or dtypes, or that a shape is dynamic; None where they agree."""
+    leaves = [_leaves(env) for env in envs]
+    for row, own in enumerate(leaves):
+        for key, (shape, dtype) in own.items():
+            if -1 in shape:
+                return f"env {row} has dynamic specs, {'.'.join(key)} has shape {[*shape]}"
+            if leaves[0].get(key) != (shape, dtype):
+                got = f"{'.'.join(key)} of shape {[*shape]} and {dtype}"
+                return f"env {row} has {got}, env 0 has {leaves[0].get(key, 'none')}"
+        if missing := [".".join(key) for key in leaves[0] if key not in own]:
+            return f"env {row} lacks {missing}, which env 0 has"
+    return None
+
+
+def _leaves(env: EnvSpecs) -> dict[tuple[str, ...], tuple[torch.Size, torch.dtype | None]]:
+    return {
+        (kind, *key): (spec[key].shape, spec[key].dtype)
+        for kind in KINDS
+        for spec in [env._spec_of(kind)]
+        for key in leaf_keys(spec)
+    }

@@ -6,7 +6,8 @@ copied once, so that what the caller gets is the caller's own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -148,11 +149,20 @@ class GymFace(EngineFace):
         self._objects = _object_entries(env, self._keys, observations, batch_size, device)
         self._moves = device is not None and device.type != "cpu"
         self._reward_dtype = reward_dtype if reward_dtype is torch.bfloat16 else None
-        self._latest = None if copy else [np.empty_like(array) for array in self._next]
+        self._latest = [np.empty_like(array) for array in self._next]
 
     def on(self, device: torch.device) -> GymFace:
         """The same engine's face on another device."""
         return GymFace(self.engine, self.batch_size, device, self._options, self._selection, self._copy)
+
+    @contextmanager
+    def copying(self) -> Iterator[None]:
+        """See :class:`EngineFace`."""
+        before, self._copy = self._copy, True
+        try:
+            yield
+        finally:
+            self._copy = before
 
     def _reset_inputs(self, tensordict: TensorDictBase | None, mask: torch.Tensor | None) -> Any:
         return None
@@ -193,7 +203,7 @@ class GymFace(EngineFace):
         report: Report,
         following: TensorDictBase | None = None,
     ) -> TensorDict:
-        arrays = self._reader.latest(self._latest)
+        arrays = self._reader.latest(None if self._copy else self._latest)
         flags = [self._no_flag.copy() for _ in FLAGS]
         if untouched is not None:
             rows = untouched.reshape(self.batch_size)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import reprlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import gymnasium as gym
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase, is_non_tensor
@@ -162,6 +164,16 @@ class EnvMetaData:
         """
         device = env_device(device)
         return replace(self, tensordict=self.tensordict.to(device), specs=self.specs.to(device))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """As attributes, with the TensorDict in torch's own format: pickled tensors of uint16 to uint64 do not load."""
+        kept = io.BytesIO()
+        torch.save(self.tensordict, kept, pickle_module=cloudpickle)
+        return {**self.__dict__, "tensordict": kept.getvalue()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        tensordict = torch.load(io.BytesIO(state["tensordict"]), weights_only=False)
+        self.__dict__.update({**state, "tensordict": tensordict.lock_()})
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EnvMetaData):

@@ -10,6 +10,7 @@ import torch
 from tensordict import NonTensorStack
 
 from gymbridge.engine.conform import snapshot_of_object
+from gymbridge.envs.tensordicts import non_tensor
 from gymbridge.spaces.actions import objects_in
 from gymbridge.spaces.naming import SpaceLeaf
 from gymbridge.spaces.samples import decoded_leaf, encoded_leaf
@@ -50,7 +51,7 @@ class ObjectEntries:
     def entry(self, array: Array) -> Any:
         """The entry ``[*B]`` for an array ``[*B]`` of objects, with copies of those that may change."""
         if self._plain and all(type(value) is str for value in array):
-            return NonTensorStack(*array)  # half the cost of wrapping each
+            return NonTensorStack(*map(non_tensor, array))
         copies = np.empty(array.shape, object)
         for at in np.ndindex(*array.shape):
             copies[at] = snapshot_of_object(array[at])

@@ -2,46 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
-from gymbridge.envs.done_groups import DoneGroups
+from gymbridge.envs.done_groups import FLAGS, DoneGroups, completed_flags
 from gymbridge.envs.env_specs import EnvSpecs
 from gymbridge.envs.inputs import fits
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
-from gymbridge.envs.tensordicts import Assembler, entry, leaf_paths, num_leaves
+from gymbridge.envs.tensordicts import Assembler, flattened
 from gymbridge.errors import EnvOutputError
 from gymbridge.specs import TensorSpec
 
-__all__ = ["OutputReader", "OutputRow"]
+__all__ = ["OutputReader", "OutputRow", "OutputRows", "RowLayout"]
 
 Key = tuple[str, ...]
 
+_Tensor = torch.Tensor
+_TENSORS = {_Tensor}
 
-class OutputRow(NamedTuple):
-    """What an env gave: one value a leaf, in its reader's order.
+
+class RowLayout:
+    """Which leaves an env gave, in its own order; there is one object for all outputs that are alike.
 
     Attributes:
-        values: of the observations, rewards and flags; None for a flag that is missing.
-        absent: positions of the flags that are missing.
-        extras: what no spec has, a state say; None for nothing.
+        reader: the reader that made it.
+        keys: the leaves' keys.
+        position: key -> where its value is.
+        has_extras: there are leaves that no spec has, a state say.
+        end_positions: of the flags that say whether the env has ended.
+        flags: positions of ``done``, ``terminated`` and ``truncated``, a group each; None for one that is missing.
+        others: positions of what is no flag.
+    """
+
+    def __init__(self, reader: OutputReader, keys: Sequence[Key]):
+        self.reader = reader
+        self.keys = tuple(keys)
+        self.position = {key: position for position, key in enumerate(keys)}
+        self.has_extras = any(key not in reader.leaves for key in keys)
+        self.end_positions = [self.position[key] for key in reader.groups.keys_of_the_end(self.position)]
+        leaves = [reader.leaves.get(key) for key in keys]
+        self.dtypes = [None if leaf is None else leaf.spec.dtype for leaf in leaves]
+        self.shapes = [None if leaf is None else leaf.spec.shape for leaf in leaves]
+        self.flags = [[self.position.get((*path, name)) for name in FLAGS] for path in reader.groups.paths]
+        in_groups = {position for group in self.flags for position in group}
+        self.others = [position for position in range(len(self.keys)) if position not in in_groups]
+        self.assemble = reader.assembler(keys, reader.batch_size, reader.device)
+
+    @cached_property
+    def completed(self) -> RowLayout:
+        """The layout of the same leaves with every flag, these last."""
+        flags = [(*path, name) for path in self.reader.groups.paths for name in FLAGS]
+        return RowLayout(self.reader, [*(self.keys[position] for position in self.others), *flags])
+
+
+class OutputRow(NamedTuple):
+    """What an env gave.
+
+    Attributes:
+        layout: which leaves it gave.
+        values: one a leaf.
         is_complete: every flag is there, and ``done`` is what it has to be.
     """
 
+    layout: RowLayout
     values: list[Any]
-    absent: tuple[int, ...]
-    extras: TensorDictBase | None
     is_complete: bool
+
+    def completed(self) -> TensorDictBase:
+        """The same as a TensorDict ``[*B]`` with every flag."""
+        made: TensorDictBase = self.layout.assemble(self.values)
+        return made if self.is_complete else self.layout.reader.groups.completed(made)
+
+
+class OutputRows:
+    """What the envs of a round gave, each row its own or, where all gave like leaves, stacked.
+
+    Args:
+        layout: which leaves the rows gave, if they are stacked; every flag is among them.
+        columns: one stack a leaf, ``[num_rows, *B, …]``.
+
+    Example:
+        >>> rows = OutputRows()
+        >>> len(rows), 0 in rows
+        (0, False)
+    """
+
+    __slots__ = ("_rows", "columns", "layout")
+
+    def __init__(self, layout: RowLayout | None = None, columns: Sequence[Any] = ()):
+        self._rows: dict[int, OutputRow] = {}
+        self.layout = layout
+        self.columns = columns
+
+    def __setitem__(self, row: int, output: OutputRow) -> None:
+        self._rows[row] = output
+
+    def __getitem__(self, row: int) -> OutputRow:
+        if self.layout is None:
+            return self._rows[row]
+        return OutputRow(self.layout, [column[row] for column in self.columns], True)
+
+    def __len__(self) -> int:
+        return len(self._rows) if self.layout is None else len(self.columns[0])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rows if self.layout is None else range(len(self)))
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._rows if self.layout is None else 0 <= row < len(self)
+
+    def items(self) -> Iterator[tuple[int, OutputRow]]:
+        """The rows, and what each gave."""
+        return ((row, self[row]) for row in self)
+
+    def ended(self) -> list[int]:
+        """The rows in which an env has ended; one look at all flags together where none has."""
+        if self.layout is None:
+            flags = [out.values[position] for out in self._rows.values() for position in out.layout.end_positions]
+            if not flags or not torch.cat([flag if flag.ndim == 1 else flag.reshape(-1) for flag in flags]).any():
+                return []
+        elif not any(self.columns[position].any() for position in self.layout.end_positions):
+            return []
+        return [row for row, out in self.items() if out.layout.reader.groups.ended(out.completed()).any()]
 
 
 class _Leaf(NamedTuple):
-    key: Key
-    root_name: str | None
-    shape: torch.Size
-    dtype: torch.dtype | None
     spec: TensorSpec
     is_flag: bool
 
@@ -54,8 +143,8 @@ class OutputReader:
         with_rewards: what a step gives; without, what a reset gives.
 
     Attributes:
-        keys: the leaves' keys: observations, then rewards, then flags.
-        batch_size: that of the env.
+        leaves: what the env has to give, by key; flags may be missing.
+        batch_size, device: those of the env.
         groups: the env's groups of end-of-episode flags.
 
     Example:
@@ -66,28 +155,22 @@ class OutputReader:
         >>> specs.action_spec = Unbounded((1,))
         >>> read = OutputReader(specs, with_rewards=True)
         >>> row = read(TensorDict(x=torch.zeros(2), reward=torch.ones(1), done=torch.tensor([False])))
-        >>> row.absent, read.completed(row)["terminated"]
-        ((3, 4), tensor([False]))
+        >>> row.layout.keys, row.completed()["terminated"]
+        ((('x',), ('reward',), ('done',)), tensor([False]))
     """
 
     def __init__(self, specs: EnvSpecs, *, with_rewards: bool):
         self.batch_size = specs.batch_size
-        self._device = specs.device
+        self.device = specs.device
         self.groups: DoneGroups = specs._spec_plan.groups
+        self.leaves: dict[Key, _Leaf] = {}
+        self._group_sizes: dict[Key, torch.Size] = {}
         rewards = [specs.full_reward_spec] if with_rewards else []
-        self._leaves: list[_Leaf] = []
-        self._groups: dict[Key, torch.Size] = {}
         for part in (specs.full_observation_spec, *rewards, specs.full_done_spec):
-            for key in leaf_keys(part):
-                leaf, name = part[key], key[0] if len(key) == 1 else None
-                is_flag = part is specs.full_done_spec
-                self._leaves.append(_Leaf(key, name, leaf.shape, leaf.dtype, leaf, is_flag))
-            self._groups |= group_sizes(part)
-        self.keys = [leaf.key for leaf in self._leaves]
-        self._flat = all(leaf.root_name is not None for leaf in self._leaves)
-        self._assemblers: dict[tuple[int, ...], Assembler] = {}
-        self.flag_positions = [position for position, leaf in enumerate(self._leaves) if leaf.is_flag]
-        self.flag_keys = {self.keys[position] for position in self.flag_positions}
+            self.leaves |= {key: _Leaf(part[key], part is specs.full_done_spec) for key in leaf_keys(part)}
+            self._group_sizes |= group_sizes(part)
+        self._flag_shapes = [specs.full_done_spec[(*path, "done")].shape for path in self.groups.paths]
+        self._layouts: dict[Any, RowLayout] = {}
 
     def __call__(self, made: object, *, is_complete: bool = False) -> OutputRow:
         """What an env gave, leaf by leaf.
@@ -99,74 +182,91 @@ class OutputReader:
         Raises:
             EnvOutputError: no TensorDict, another batch size, a leaf that is missing or has another shape or dtype.
         """
+        keys, values = flattened(made) if isinstance(made, TensorDictBase) else (None, [])
+        layout = self._layouts.get(keys)
+        if layout is None:
+            layout = self._new_layout(made, keys)
+        if made.batch_size != self.batch_size:  # type: ignore[attr-defined]
+            raise EnvOutputError(f"got batch size {[*made.batch_size]}, expected {[*self.batch_size]}")  # type: ignore[attr-defined]
+        position = -1
+        for value, dtype, shape in zip(values, layout.dtypes, layout.shapes, strict=True):
+            position += 1
+            if not (type(value) is _Tensor and value.dtype is dtype and value.shape == shape):
+                values[position] = self._unusual(layout.keys[position], value)
+        return OutputRow(layout, values, is_complete)
+
+    def stacked(self, made: Sequence[object]) -> OutputRows | None:
+        """What all envs of a batch gave, a leaf at a time; None where an output has to be looked at by itself."""
+        values = []
+        found: Any = None
+        for out in made:
+            if not (type(out) is TensorDict or isinstance(out, TensorDictBase)) or out.batch_size != self.batch_size:
+                return None
+            keys, own = flattened(out)
+            if found is None:
+                found = keys
+            elif keys != found:
+                return None
+            values.append(own)
+        layout = self._layouts.get(found)
+        if layout is None:  # the first output of its kind
+            return None
+        columns = [*zip(*values, strict=True)]
+        stacks = [self._stack(columns[position], layout, position) for position in layout.others]
+        for flags, shape in zip(layout.flags, self._flag_shapes, strict=True):
+            if None not in flags:
+                flags = [None, *flags[1:]]  # what ``done`` has to be is worked out of the other two
+            given = [None if at is None else self._stack(columns[at], layout, at) for at in flags]
+            if any(flag is None and at is not None for flag, at in zip(given, flags, strict=True)):
+                return None
+            stacks += completed_flags(*given, shape=(len(values), *shape), device=self.device)
+        return None if any(stack is None for stack in stacks) else OutputRows(layout.completed, stacks)
+
+    def _stack(self, column: Sequence[Any], layout: RowLayout, position: int) -> torch.Tensor | None:
+        """The stack of a leaf; None where a value has to be looked at by itself."""
+        dtype = layout.dtypes[position]
+        if dtype is None or {*map(type, column)} != _TENSORS or {value.dtype for value in column} != {dtype}:
+            return None
+        try:
+            stack = torch.stack(column)  # type: ignore[arg-type]
+        except RuntimeError:  # shapes that differ
+            return None
+        return stack if stack.shape[1:] == layout.shapes[position] else None
+
+    def _new_layout(self, made: object, found: Any) -> RowLayout:
         if not isinstance(made, TensorDictBase):
             raise EnvOutputError(f"got {type(made).__name__}, expected a TensorDict")
-        if made.batch_size != self.batch_size:
-            raise EnvOutputError(f"got batch size {[*made.batch_size]}, expected {[*self.batch_size]}")
-        values: list[Any] = []
-        absent: tuple[int, ...] = ()
-        for key, name, shape, dtype, _, is_flag in self._leaves:
-            value = entry(made, name) if name is not None else made.get(key, None)
-            if not (type(value) is torch.Tensor and value.dtype is dtype and value.shape == shape):
-                if value is None and is_flag:
-                    absent = (*absent, len(values))
-                else:
-                    value = self._unusual(made, self._leaves[len(values)], value)
-            values.append(value)
-        extras = None
-        found = len(values) - len(absent)
-        if (len(made.keys()) if self._flat else num_leaves(made)) > found:
-            paths = [path for path in leaf_paths(made) if path not in self.keys]
-            extras = made.select(*paths) if paths else None
-        return OutputRow(values, absent, extras, is_complete)
+        keys = [(key,) if isinstance(key, str) else key for key in found]
+        for key, leaf in self.leaves.items():
+            if key not in keys and not leaf.is_flag:
+                raise EnvOutputError(
+                    f"{'.'.join(key)}: missing, expected shape {[*leaf.spec.shape]} and {leaf.spec.dtype}; got {keys}"
+                )
+        layout = self._layouts[found] = RowLayout(self, keys)
+        return layout
 
-    def _unusual(self, made: TensorDictBase, leaf: _Leaf, value: Any) -> Any:
+    def _unusual(self, key: Key, value: Any) -> Any:
         """A leaf that is not a plain tensor just like its spec: what passes all the same."""
-        name = ".".join(leaf.key)
-        if value is None:
-            raise EnvOutputError(
-                f"{name}: missing, expected shape {[*leaf.shape]} and {leaf.dtype}; got {leaf_paths(made)}"
-            )
-        if leaf.dtype is None:
-            if faults := leaf.spec.faults(value, leaf.key, 0):
+        leaf = self.leaves.get(key)
+        if leaf is None:  # no spec has it
+            return value
+        name, spec = ".".join(key), leaf.spec
+        if spec.dtype is None:
+            if faults := spec.faults(value, key, 0):
                 raise EnvOutputError("; ".join(faults))
             return value
         if not isinstance(value, torch.Tensor):
-            raise EnvOutputError(f"{name}: got {type(value).__name__}, expected a tensor of {leaf.dtype}")
-        if leaf.is_flag and value.ndim == len(leaf.shape) - 1:
+            raise EnvOutputError(f"{name}: got {type(value).__name__}, expected a tensor of {spec.dtype}")
+        if leaf.is_flag and value.ndim == len(spec.shape) - 1:
             value = value.unsqueeze(-1)
-        if value.shape != leaf.shape and not (leaf.spec.is_dynamic and fits(value.shape, leaf.shape)):
-            raise EnvOutputError(f"{name}: got shape {[*value.shape]}, expected {[*leaf.shape]}")
-        if value.dtype is not leaf.dtype:
-            raise EnvOutputError(f"{name}: got dtype {value.dtype}, expected {leaf.dtype}")
+        if value.shape != spec.shape and not (spec.is_dynamic and fits(value.shape, spec.shape)):
+            raise EnvOutputError(f"{name}: got shape {[*value.shape]}, expected {[*spec.shape]}")
+        if value.dtype is not spec.dtype:
+            raise EnvOutputError(f"{name}: got dtype {value.dtype}, expected {spec.dtype}")
         return value
 
-    # ---------------------------------------------------------------- and put together again
-
-    def assembler(self, positions: Iterable[int], batch_size: torch.Size, device: torch.device | None) -> Assembler:
-        """Builds TensorDicts ``[*lead, *B]`` of the leaves at some positions."""
-        keys = [self.keys[position] for position in positions]
+    def assembler(self, keys: Iterable[Key], batch_size: torch.Size, device: torch.device | None) -> Assembler:
+        """Builds TensorDicts ``[*lead, *B]`` of leaves."""
         lead = batch_size[: len(batch_size) - len(self.batch_size)]
-        groups = {key: torch.Size((*lead, *size)) for key, size in self._groups.items()}
+        groups = {key: torch.Size((*lead, *size)) for key, size in self._group_sizes.items()}
         return Assembler(keys, batch_size, device, groups)
-
-    def completed(self, row: OutputRow) -> TensorDictBase:
-        """What an env gave as a TensorDict ``[*B]`` with every flag."""
-        assemble = self._assemblers.get(row.absent)
-        if assemble is None:
-            given = [position for position in range(len(self.keys)) if position not in row.absent]
-            assemble = self._assemblers[row.absent] = self.assembler(given, self.batch_size, self._device)
-        made: TensorDictBase = assemble([value for value in row.values if value is not None])
-        if not row.is_complete:
-            made = self.groups.completed(made)
-        if row.extras is not None:
-            made.update(row.extras)
-        return made
-
-    def ended(self, rows: Sequence[OutputRow]) -> list[int]:
-        """Positions of the rows in which an env ended; one look at all flags where none did."""
-        flags = [row.values[position] for row in rows for position in self.flag_positions]
-        given = [flag if flag.ndim == 1 else flag.reshape(-1) for flag in flags if flag is not None]
-        if not given or not torch.cat(given).any():
-            return []
-        return [index for index, row in enumerate(rows) if self.groups.ended(self.completed(row)).any()]

@@ -10,6 +10,8 @@ __all__ = ["PerEnv"]
 class PerEnv(list[Any]):
     """A list with one value an env; calls and attributes reach each value and give such a list again.
 
+    What every list has, ``index`` or ``copy`` say, is the list's own.
+
     Example:
         >>> PerEnv(["one", "two"]).upper()
         ['ONE', 'TWO']

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
-from gymbridge.envs.tensordicts import dense_stack, leaf_paths
+from gymbridge.envs.tensordicts import dense_stack, densified, leaf_paths, picked_rows, row_of
 
 if TYPE_CHECKING:
     from gymbridge.envs.base import EnvBase
@@ -56,8 +56,8 @@ def rollout(
             dynamic specs.
         tensordict: what the first reset is given, or where to go on from; envs done in it are reset first.
         set_truncated: mark the last step as truncated and done.
-        out: a dense TensorDict ``[*B, T]`` of at least ``max_steps`` steps that the result is written into; what is
-            returned is the part of it that was.
+        out: a TensorDict ``[*B, T]`` of at least ``max_steps`` steps that the result is written into; what is returned
+            is the part of it that was. It is dense, or for unlike envs a lazy stack along the first dim.
         trust_policy: call the policy with the TensorDict whatever it is.
         storing_device: where the result is kept.
         progress: show a progress bar on standard error; needs ``rich``, which the extra ``cli`` brings.
@@ -92,7 +92,8 @@ def rollout(
             f"break_when_all_done: {type(env).__name__} has partial_step=False, an env that ended cannot wait"
         )
     if out is not None:
-        _require_room(env, out, max_steps)
+        lead = env.batch_size if tensordict is None or env.batch_locked else tensordict.batch_size
+        _require_room(env, out, lead, max_steps)
     if break_when_any_done and break_when_all_done:
         raise ValueError("break_when_any_done and break_when_all_done: got True for both, expected at most one")
     if break_when_any_done is None:
@@ -120,7 +121,7 @@ def rollout(
             for name in ("truncated", "done"):
                 last.set((*path, name), torch.ones_like(last.get((*path, name))))
     contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
-    return _stack(steps, env.ndim, contiguous, out)
+    return _stack(steps, root.ndim, contiguous, out)
 
 
 Act: TypeAlias = "Callable[[TensorDictBase], TensorDictBase]"
@@ -131,7 +132,7 @@ Steps: TypeAlias = "Iterable[tuple[TensorDictBase, bool]]"
 def _until_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -> Steps:
     for left in reversed(range(max_steps)):
         step = env.step(act(root))
-        goes_on = left > 0 and not env.ended(step["next"]).any()
+        goes_on = left > 0 and not env._ended(step["next"]).any()
         yield step, goes_on
         if not goes_on:
             return
@@ -139,7 +140,7 @@ def _until_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) ->
 
 
 def _until_all_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -> Steps:
-    running = torch.ones(env.batch_size, dtype=torch.bool, device=env.device)
+    running = torch.ones(root.batch_size, dtype=torch.bool, device=env.device)
     previous = None
     for left in reversed(range(max_steps)):
         root = act(root)
@@ -147,8 +148,8 @@ def _until_all_done(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int
             root.set("_step", running)
         step = env.step(root)
         if previous is not None:
-            step = step if running.all() else _where(running, step, previous)
-        running = running & ~env.ended(step["next"])
+            step = step if running.all() else _repeated(running, step, previous)
+        running = running & ~env._ended(step["next"]).to(running.device)
         goes_on = left > 0 and bool(running.any())
         yield step, goes_on
         if not goes_on:
@@ -163,7 +164,7 @@ def _without_end(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -
     yield env.step(act(root)), False
 
 
-def _require_room(env: EnvBase, out: TensorDictBase, max_steps: int) -> None:
+def _require_room(env: EnvBase, out: TensorDictBase, lead: torch.Size, max_steps: int) -> None:
     """Refuses an ``out`` that the steps could not be written into.
 
     Raises:
@@ -173,11 +174,24 @@ def _require_room(env: EnvBase, out: TensorDictBase, max_steps: int) -> None:
     if not isinstance(out, TensorDictBase):
         raise TypeError(f"out: got {type(out).__name__}, expected a TensorDict")
     size = [*out.batch_size]
-    if len(size) != env.ndim + 1 or size[:-1] != [*env.batch_size] or size[-1] < max_steps:
-        raise ValueError(f"out: got batch size {size}, expected {[*env.batch_size, max_steps]}")
-    missing = [key for key in leaf_paths(env.fake_tensordict()) if out.get(key, None) is None]
-    if missing:
-        raise ValueError(f"out: the keys {missing} are missing, got {leaf_paths(out)}")
+    if size[:-1] != [*lead] or size[-1:] < [max_steps]:
+        raise ValueError(f"out: got batch size {size}, expected {[*lead, max_steps]}")
+    fake = densified(env.fake_tensordict())
+    pairs = [(fake, out)]
+    if isinstance(fake, LazyStackedTensorDict):
+        if not _has_rows(out):
+            raise ValueError("out: got a dense TensorDict, expected a lazy stack along the first dim, of unlike envs")
+        pairs = [(row_of(fake, row), own) for row, own in enumerate(out.unbind(0))]
+    for row, own in pairs:
+        present = leaf_paths(own)
+        missing = [key for key in leaf_paths(row) if key not in present]
+        if missing:
+            raise ValueError(f"out: the keys {missing} are missing, got {present}")
+
+
+def _has_rows(tensordict: TensorDictBase) -> bool:
+    """Whether each env has a TensorDict of its own in it."""
+    return isinstance(tensordict, LazyStackedTensorDict) and tensordict.stack_dim == 0 and tensordict.ndim > 1
 
 
 def _reset_done(env: EnvBase, root: TensorDictBase) -> TensorDictBase:
@@ -185,7 +199,7 @@ def _reset_done(env: EnvBase, root: TensorDictBase) -> TensorDictBase:
     groups = env._spec_plan.groups
     if any(root.get((*path, "done"), None) is None for path in groups.paths):
         return root
-    ended = env.ended(root)
+    ended = env._ended(root)
     if not ended.any():
         return root
     groups.put_resets(root, ended)
@@ -261,18 +275,35 @@ def _stack(steps: list[TensorDictBase], dim: int, contiguous: bool, out: TensorD
         stacked = dense_stack(steps, dim) if contiguous else LazyStackedTensorDict(*steps, stack_dim=dim)
     except ValueError as error:
         raise ValueError(f"step {error}: steps that differ are stacked with return_contiguous=False only") from None
+    if contiguous:
+        stacked = densified(stacked)
     if out is not None:
         if len(steps) < out.batch_size[dim]:
             out = out[(slice(None),) * dim + (slice(len(steps)),)]
-        stacked = out.update_(stacked)
+        _write(out, stacked)
+        stacked = out
     stacked.names = [*[None] * dim, "time"]
     return stacked
 
 
-def _where(mask: torch.Tensor, picked: TensorDictBase, others: TensorDictBase) -> TensorDictBase:
-    chosen: Any = torch.where(mask, picked, others)
-    result: TensorDictBase = chosen
-    return result
+def _write(out: TensorDictBase, steps: TensorDictBase) -> None:
+    """Writes the steps in place; of unlike envs each env's into its own row."""
+    if _has_rows(out):
+        for row, own in enumerate(out.unbind(0)):
+            _write(own, row_of(steps, row))
+    else:
+        out.update_(steps)
+
+
+def _repeated(running: torch.Tensor, step: TensorDictBase, previous: TensorDictBase) -> TensorDictBase:
+    """The step of the envs that are running, and of the others the one before; each leaf stays where it is."""
+    if isinstance(step, LazyStackedTensorDict) and step.stack_dim == 0:
+        rows = [_repeated(running[row], own, row_of(previous, row)) for row, own in enumerate(step.tensordicts)]
+        return LazyStackedTensorDict(*rows, stack_dim=0)
+    chosen = step.copy()
+    for key in leaf_paths(step):
+        chosen.set(key, picked_rows(running, step.get(key), previous.get(key, None)))
+    return chosen
 
 
 @contextmanager

@@ -15,7 +15,9 @@ Path = tuple[str, ...]
 
 
 class Selection:
-    """The observations and rewards that are returned; the key of a group stands for all in it.
+    """The observations and rewards that are returned.
+
+    The key of a group stands for all in it, and that of an info for its mask, too.
 
     Args:
         selected: the keys, actions among them; None for all.
@@ -40,6 +42,8 @@ class Selection:
 
     def __contains__(self, key: Path) -> bool:
         parts = {key[:length] for length in range(1, len(key) + 1)}
+        if key[:2] == ("info", "_mask"):  # says where an entry is present, and goes where that goes
+            parts |= {("info", *key[2:length]) for length in range(3, len(key) + 1)}
         return not parts & self._excluded if self._selected is None else bool(parts & self._selected)
 
     def of(self, spec: Composite) -> Composite:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,14 +11,15 @@ from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict, Tensor
 
 from gymbridge.engine.host import Engine, Report
 from gymbridge.envs.engine_face import EngineFace, Rows
-from gymbridge.envs.env_specs import KINDS, EnvSpecs, SpecPlan, fake_tensordict
+from gymbridge.envs.env_specs import KINDS, EnvSpecs, SpecPlan, difference, fake_tensordict, first_alike
 from gymbridge.envs.inputs import require_like
-from gymbridge.envs.output_rows import OutputReader, OutputRow
+from gymbridge.envs.output_rows import OutputRow, OutputRows, RowLayout
 from gymbridge.envs.selection import ALL_KEYS, Selection
-from gymbridge.envs.spec_keys import leaf_keys
+from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordict_host import RowInputs, TensorDictEnvDescription
-from gymbridge.envs.tensordicts import Assembler, dense_stack, entry, leaf_paths, picked_rows, row_of
-from gymbridge.specs import Composite, stack_specs
+from gymbridge.envs.tensordicts import Assembler, dense_stack, entry, leaf_paths, picked_rows, row_of, versions
+from gymbridge.errors import SpecError
+from gymbridge.specs import Composite, OneHot, stack_specs
 
 __all__ = ["TensorDictFace"]
 
@@ -43,7 +44,6 @@ class TensorDictFace(EngineFace):
     """
 
     may_have_extras = True
-    steps_after_the_end = True
 
     def __init__(
         self,
@@ -54,45 +54,59 @@ class TensorDictFace(EngineFace):
     ):
         envs = [description.specs for description in engine.descriptions]
         super().__init__(engine, torch.Size((len(envs), *_common_batch_size(envs))))
+        self.waits_for_reset = [description.is_gym_env for description in engine.descriptions]
         self._device = device
         self._selection = selection
         self._share_individual_td = share_individual_td
-        self._envs = _with_shared_plans(envs)
+        self._envs = first_alike(envs)
         for env in envs:
             selection.require(env.full_action_spec)
         self._take_specs(
             device, {kind: self._stacked_specs([env._spec_of(kind) for env in envs], kind) for kind in KINDS}
         )
-        difference = _difference(envs)
-        if share_individual_td is False and difference is not None:
-            raise ValueError(f"share_individual_td: got False, expected envs that agree: {difference}")
-        self.is_dense = difference is None and not share_individual_td
+        unlike = difference(envs)
+        if share_individual_td is False and unlike is not None:
+            raise ValueError(f"share_individual_td: got False, expected envs that agree: {unlike}")
+        self.is_dense = unlike is None and not share_individual_td
         first = self._envs[0]
         self._row_batch_size = first.batch_size
         self._row_device = [env.device for env in envs]
         self._moves = any(env.device != device for env in envs) and device is not None
-        self._step_readers = self._readers(with_rewards=True)
-        self._reset_readers = self._readers(with_rewards=False)
+        self._root_keys = [
+            [*leaf_keys(env.full_observation_spec), *leaf_keys(env.full_done_spec)] for env in self._envs
+        ]
         self._left_out = [
-            [key for key in reader.keys if key not in reader.flag_keys and key not in selection]
-            for reader in self._step_readers
+            [key for kind in ("observation", "reward") for key in leaf_keys(env._spec_of(kind)) if key not in selection]
+            for env in self._envs
         ]
+        self._required_keys = tuple((key,) if isinstance(key, str) else key for key, _ in first._spec_plan.required)
         self._devices_differ = len({env.device for env in envs}) > 1
-        self._num_observations = len(leaf_keys(first.full_observation_spec))
-        root_reader = self._reset_readers[0]
-        self._root_positions = [
-            position for position, key in enumerate(root_reader.keys) if key not in self._left_out[0]
+        self._root_flags = {*leaf_keys(first.full_done_spec)}
+        self._one_hot_actions = [
+            [
+                (key, env.full_action_spec[key])
+                for key in leaf_keys(env.full_action_spec)
+                if isinstance(env.full_action_spec[key], OneHot)
+            ]
+            for env in self._envs
         ]
-        self._assemble_root = root_reader.assembler(self._root_positions, self.batch_size, device)
-        self._last: list[tuple[OutputReader, OutputRow] | TensorDictBase | None] = [None] * len(envs)
+        self._emptied = [
+            [key for key in self._sizes_of_groups(row, everything=True) if key not in self._sizes_of_groups(row)]
+            for row in range(len(envs))
+        ]
+        shown = [key for key in self._root_keys[0] if key not in self._left_out[0]]
+        self._assemble_root = Assembler(shown, self.batch_size, device, self._sizes_of_groups(0, "observation", "done"))
+        self._last: dict[int, OutputRow | TensorDictBase] = {}
+        self._last_outputs = OutputRows()
+        self._own_next: dict[str, tuple[torch.Tensor, int]] = {}
         self._masks: list[torch.Tensor | None] | None = None
-        self._assemblers: dict[tuple[bool, tuple[int, ...]], tuple[list[int], Assembler]] = {}
+        self._assemblers: dict[RowLayout, tuple[list[int], Assembler]] = {}
         self._input_assemblers: dict[tuple[Key, ...], Assembler] = {}
 
     def on(self, device: torch.device) -> TensorDictFace:
         """The same engine's face on another device."""
         face = TensorDictFace(self.engine, device, self._selection, self._share_individual_td)
-        face._last = self._last
+        face._last, face._last_outputs = self._last, self._last_outputs
         return face
 
     def _stacked_specs(self, specs: Sequence[Composite], kind: str) -> Composite:
@@ -102,24 +116,23 @@ class TensorDictFace(EngineFace):
         stacked: Composite = stack_specs(chosen, 0)
         return stacked
 
-    def _readers(self, *, with_rewards: bool) -> list[OutputReader]:
-        """One a row; rows with one plan share one."""
-        by_plan: dict[int, OutputReader] = {}
-        readers = []
-        for env in self._envs:
-            if id(env) not in by_plan:
-                by_plan[id(env)] = OutputReader(env, with_rewards=with_rewards)
-            readers.append(by_plan[id(env)])
-        return readers
+    def _sizes_of_groups(self, row: int, *kinds: str, everything: bool = False) -> dict[Key, torch.Size]:
+        """The groups in what an env gives and their batch sizes in a batch, without those of which nothing is left."""
+        sizes: dict[Key, torch.Size] = {}
+        for kind in kinds or ("observation", "reward", "done"):
+            spec = self._envs[row]._spec_of(kind)
+            sizes |= group_sizes(spec if everything or kind == "done" else self._selection.of(spec))
+        return {key: torch.Size((*self.batch_size[:1], *size)) for key, size in sizes.items()}
 
     # ---------------------------------------------------------------- what the envs are given
 
     def _reset_inputs(self, tensordict: TensorDictBase | None, mask: torch.Tensor | None) -> RowInputs:
         masks = self._masks = self._row_masks(mask)
         if tensordict is None:
-            return RowInputs(lambda row: None, masks, self._nothing)
+            return RowInputs([None] * self.engine.num_envs, masks, self._nothing)
         moved = tensordict.exclude("next")
-        return RowInputs(partial(self._row_for_env, moved), masks, self._nothing)
+        given = [self._row_for_env(moved, row) for row in range(self.engine.num_envs)]
+        return RowInputs(given, masks, self._nothing)
 
     def row_plan(self, row: int) -> SpecPlan:
         """See :class:`EngineFace`."""
@@ -172,30 +185,40 @@ class TensorDictFace(EngineFace):
             self._row_inputs(tensordict, row, None if masks is None else masks[row]) if op else None
             for row, op in enumerate(ops)
         ]
-        return RowInputs(picked.__getitem__, masks, root)
+        return RowInputs(picked, masks, root)
 
-    def _unbound(self, tensordict: TensorDict) -> Callable[[int], TensorDictBase]:
-        """Row -> what reaches its env, from one ``unbind`` a leaf."""
+    def _unbound(self, tensordict: TensorDict) -> list[TensorDict]:
+        """What reaches each env, from one ``unbind`` a leaf."""
         plan = self._envs[0]._spec_plan
-        keys = [(key,) if isinstance(key, str) else key for key, _ in plan.required]
-        if plan.groups.nested or entry(tensordict, "next") is not None:
+        keys = self._required_keys
+        preset = entry(tensordict, "next")
+        if plan.groups.nested or (preset is not None and not self._is_own(preset)):
             paths = [(key,) if isinstance(key, str) else key for key in plan.inputs[len(keys) :]]
-            keys += [key for key in paths if tensordict.get(key, None) is not None]
+            keys = (*keys, *(key for key in paths if tensordict.get(key, None) is not None))
         device = self._row_device[0]
         leaves = [tensordict.get(key) if len(key) > 1 else entry(tensordict, key[0]) for key in keys]
         if self._moves and device is not None:
             leaves = [leaf.to(device) for leaf in leaves]
-        assemble = self._input_assemblers.get(tuple(keys))
+        assemble = self._input_assemblers.get(keys)
         if assemble is None:
-            assemble = self._input_assemblers[tuple(keys)] = Assembler(keys, self._row_batch_size, device)
-        columns = [leaf.unbind(0) for leaf in leaves]
-        return lambda row: assemble([column[row] for column in columns])
+            assemble = self._input_assemblers[keys] = Assembler(keys, self._row_batch_size, device)
+        return assemble.each([leaf.unbind(0) for leaf in leaves])
+
+    def _is_own(self, preset: TensorDictBase) -> bool:
+        """Whether what stands under ``"next"`` is what the last step gave, in which no policy has written since."""
+        own = self._own_next
+        return len(preset.keys()) == len(own) and all(
+            entry(preset, name) is value and value._version == version for name, (value, version) in own.items()
+        )
 
     def _row_inputs(self, tensordict: TensorDictBase, row: int, mask: torch.Tensor | None) -> TensorDictBase:
         given = self._row_for_env(tensordict, row)
         plan = self._envs[row]._spec_plan
         try:
             plan.require_inputs(given)
+            for key, spec in self._one_hot_actions[row]:
+                if faults := spec.faults(given.get(key), key):
+                    raise SpecError("; ".join(faults))
         except (KeyError, TypeError, ValueError) as error:
             error.args = (f"env {row}: {error.args[0]}", *error.args[1:])
             raise
@@ -219,7 +242,15 @@ class TensorDictFace(EngineFace):
         return masks if any(row is not None and row.any() for row in masks) else None
 
     def _require_own(self, tensordict: TensorDictBase | None) -> None:
-        if tensordict is None or not self.is_dense:
+        if tensordict is None:
+            return
+        if not self.is_dense:
+            for row, env in enumerate(self._envs):
+                try:
+                    _require_shown(row_of(tensordict, row), env)
+                except (TypeError, ValueError) as error:
+                    error.args = (f"env {row}: {error.args[0]}",)
+                    raise
             return
         for kind in ("observation", "done"):
             for key, spec in self.specs[kind].items(True, True):
@@ -233,16 +264,19 @@ class TensorDictFace(EngineFace):
     # ---------------------------------------------------------------- what they gave
 
     def _next_of(self, tensordict: TensorDictBase, untouched: Rows | None, report: Report) -> TensorDictBase:
-        self._remember(report.steps, self._step_readers)
+        self._remember(report.steps)
         if self.is_dense and untouched is None:
-            stacked = self._stacked([*report.steps.values()], with_rewards=True)
+            stacked = self._stacked(report.steps)
             if stacked is not None:
+                self.may_have_extras = report.steps.layout is None or report.steps.layout.has_extras
+                self._own_next = {} if self.groups.nested or torch.is_inference_mode_enabled() else versions(stacked)
                 return stacked
+        self.may_have_extras = True
         return self._put_together(
             [
                 self._own(row, tensordict, with_rewards=True)
                 if untouched is not None and untouched[row]
-                else self._step_readers[row].completed(report.steps[row])
+                else report.steps[row].completed()
                 for row in range(self.engine.num_envs)
             ],
             tensordict,
@@ -255,11 +289,11 @@ class TensorDictFace(EngineFace):
         report: Report,
         following: TensorDictBase | None = None,
     ) -> TensorDictBase:
-        self._remember(report.resets, self._reset_readers)
+        self._remember(report.resets)
         num_rows = self.engine.num_envs
         if self.is_dense and untouched is None:
             if len(report.resets) == num_rows:
-                stacked = self._stacked([report.resets[row] for row in range(num_rows)], with_rewards=False)
+                stacked = self._stacked(report.resets)
                 if stacked is not None:
                     return stacked
             if following is not None:
@@ -271,48 +305,48 @@ class TensorDictFace(EngineFace):
             if untouched is not None and untouched[row]:
                 rows.append(self._own(row, tensordict, with_rewards=False))
             elif row in report.resets:
-                rows.append(self._reset_readers[row].completed(report.resets[row]))
+                rows.append(report.resets[row].completed())
             else:
-                stepped = self._step_readers[row]
-                shown = stepped.completed(report.steps[row]).select(*self._reset_readers[row].keys)
+                shown = report.steps[row].completed().exclude(*leaf_keys(self._envs[row].full_reward_spec))
                 rows.append(shown.clone())  # the root is the caller's to change
         return self._put_together(rows, tensordict, after_step=following is not None)
 
     def _latest_of(self, tensordict: TensorDictBase, untouched: Rows | None, report: Report) -> TensorDictBase:
-        self._remember(report.steps, self._step_readers)
-        self._remember(report.resets, self._reset_readers)
+        self._remember(report.steps)
+        self._remember(report.resets)
         rows = []
         for row in range(self.engine.num_envs):
             if untouched is not None and untouched[row]:
                 rows.append(self._own(row, tensordict, with_rewards=True))
             elif row in report.resets:
-                made = self._reset_readers[row].completed(report.resets[row])
-                rows.append(made.update(self._nothing_gained(row)))
+                made = report.resets[row].completed()
+                rows.append(made.update(self._envs[row].full_reward_spec.zero()))
             else:
-                rows.append(self._step_readers[row].completed(report.steps[row]))
+                rows.append(report.steps[row].completed())
         return self._put_together(rows, tensordict)
 
-    def _stacked(self, rows: Sequence[OutputRow], *, with_rewards: bool) -> TensorDictBase | None:
-        """The rows of all envs, a leaf at a time; None where one has more or fewer leaves than another."""
-        _, absent, _, is_complete = rows[0]
-        for row in rows:
-            if row.extras is not None or row.absent != absent or row.is_complete is not is_complete:
-                return None
-        found = self._assemblers.get((with_rewards, absent))
-        if found is None:
-            reader = (self._step_readers if with_rewards else self._reset_readers)[0]
-            kept = [
-                position
-                for position, key in enumerate(reader.keys)
-                if position not in absent and key not in self._left_out[0]
-            ]
-            assemble = reader.assembler(kept, self.batch_size, self._device)
-            found = self._assemblers[with_rewards, absent] = (kept, assemble)
-        kept, assemble = found
-        columns = [[row.values[position] for row in rows] for position in kept]
-        tensors = [self._column(column) for column in columns]
-        stacked = assemble(tensors)
+    def _stacked(self, rows: OutputRows) -> TensorDictBase | None:
+        """The rows of all envs, a leaf at a time; None where one has other leaves than another."""
+        if rows.layout is not None:
+            positions, assemble = self._assembler_of(rows.layout)
+            columns = [rows.columns[position] for position in positions]
+            return assemble([column.to(self._device) for column in columns] if self._moves else columns)
+        outputs = [out for _, out in rows.items()]
+        layout, _, is_complete = outputs[0]
+        if layout.has_extras or any(out.layout is not layout or out.is_complete is not is_complete for out in outputs):
+            return None
+        positions, assemble = self._assembler_of(layout)
+        stacked = assemble([self._column([out.values[position] for out in outputs]) for position in positions])
         return stacked if is_complete else self.groups.completed(stacked)
+
+    def _assembler_of(self, layout: RowLayout) -> tuple[list[int], Assembler]:
+        """Positions of the leaves that are handed out, and what puts their stacks together."""
+        found = self._assemblers.get(layout)
+        if found is None:
+            keys = [key for key in layout.keys if key not in self._left_out[0]]
+            assemble = Assembler(keys, self.batch_size, self._device, self._sizes_of_groups(0))
+            found = self._assemblers[layout] = ([layout.position[key] for key in keys], assemble)
+        return found
 
     def _column(self, values: list[Any]) -> Any:
         if self._moves:
@@ -325,17 +359,20 @@ class TensorDictFace(EngineFace):
     def _root_after(self, following: TensorDictBase, report: Report) -> TensorDictBase | None:
         """The root after a step of all envs, in tensors of its own; None where it takes a look at each row."""
         keys = self._assemble_root.keys
-        if not report.resets:
-            return self._assemble_root([following.get(key).clone() for key in keys])
-        rows = [report.resets.get(row, out) for row, out in report.steps.items()]
-        if self.groups.nested or self._masks is not None or any(row.extras is not None for row in rows):
+        leaves = [(entry(following, key[0]) if len(key) == 1 else following.get(key)).clone() for key in keys]
+        if not len(report.resets):
+            return self._assemble_root(leaves)
+        resets = dict(report.resets.items())
+        if self.groups.nested or self._masks is not None or any(out.layout.has_extras for out in resets.values()):
             return None
-        leaves = []
-        for position, key in zip(self._root_positions, keys, strict=True):
-            if position < self._num_observations:
-                leaves.append(self._column([row.values[position] for row in rows]))
-            else:  # an env that goes on is not done, nor is one after its reset
-                leaves.append(torch.zeros_like(following.get(key)))
+        if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            return None
+        for key, leaf in zip(keys, leaves, strict=True):
+            if key in self._root_flags:  # an env that goes on is not done, nor is one after its reset
+                leaf.zero_()
+            else:
+                for row, out in resets.items():
+                    leaf[row] = out.values[out.layout.position[key]]
         return self._assemble_root(leaves)
 
     def _own(self, row: int, tensordict: TensorDictBase | None, *, with_rewards: bool) -> TensorDictBase:
@@ -352,23 +389,33 @@ class TensorDictFace(EngineFace):
                 shown.set(key, leaf.zero() if value is None else value.clone())
         return shown.update(self._nothing_gained(row)) if with_rewards else shown
 
-    def _remember(self, outputs: Mapping[int, OutputRow], readers: Sequence[OutputReader]) -> None:
+    def _remember(self, outputs: OutputRows) -> None:
         """Takes down what each env shows now, for a time when it is left out and the caller has nothing for it."""
+        if not outputs:
+            return
+        if outputs.layout is not None:
+            self._last, self._last_outputs = {}, outputs
+            return
+        if self._masks is None:
+            self._last.update(outputs.items())
+            return
         for row, out in outputs.items():
-            mask = None if self._masks is None else self._masks[row]
+            mask = self._masks[row]
             if mask is None:
-                self._last[row] = (readers[row], out)
+                self._last[row] = out
                 continue
-            shown, before = readers[row].completed(out), self._latest(row)
+            shown, before = out.completed(), self._latest(row)
             chosen = TensorDict({}, shown.batch_size)
-            for key in self._reset_readers[row].keys:
+            for key in self._root_keys[row]:
                 other = None if before is None else before.get(key, None)
                 chosen.set(key, picked_rows(mask, shown.get(key), other))
             self._last[row] = chosen
 
     def _latest(self, row: int) -> TensorDictBase | None:
-        last = self._last[row]
-        return last[0].completed(last[1]) if isinstance(last, tuple) else last
+        last = self._last.get(row)
+        if last is None and row in self._last_outputs:
+            last = self._last_outputs[row]
+        return last.completed() if isinstance(last, OutputRow) else last
 
     def _nothing_gained(self, row: int) -> TensorDictBase:
         """Reward and infos of an env that was not stepped."""
@@ -384,7 +431,7 @@ class TensorDictFace(EngineFace):
         """The rows of all envs as one TensorDict."""
         for row, left_out in enumerate(self._left_out):
             if left_out:
-                rows[row] = rows[row].exclude(*left_out)
+                rows[row] = rows[row].exclude(*left_out, *self._emptied[row])
         if self._moves:
             rows = [row.to(self._device) for row in rows]
         if not self.is_dense:
@@ -426,39 +473,10 @@ def _common_batch_size(envs: Sequence[EnvSpecs]) -> torch.Size:
     return envs[0].batch_size
 
 
-def _with_shared_plans(envs: Sequence[EnvSpecs]) -> list[EnvSpecs]:
-    """For each row the first env whose specs look like its own, so that rows that are alike share what follows."""
-    distinct: list[EnvSpecs] = []
-    shared = []
-    for env in envs:
-        like = next(
-            (other for other in distinct if _difference([other, env]) is None and other.device == env.device), None
-        )
-        if like is None:
-            distinct.append(env)
-        shared.append(env if like is None else like)
-    return shared
-
-
-def _difference(envs: Sequence[EnvSpecs]) -> str | None:
-    """How envs disagree in keys, shapes or dtypes, or why nothing can be said of that; None if they do not."""
-    leaves = [_leaves(env) for env in envs]
-    for row, own in enumerate(leaves):
-        for key, (shape, dtype) in own.items():
-            if -1 in shape:
-                return f"env {row} has dynamic specs, {'.'.join(key)} has shape {[*shape]}"
-            if leaves[0].get(key) != (shape, dtype):
-                got = f"{'.'.join(key)} of shape {[*shape]} and {dtype}"
-                return f"env {row} has {got}, env 0 has {leaves[0].get(key, 'none')}"
-        if missing := [".".join(key) for key in leaves[0] if key not in own]:
-            return f"env {row} lacks {missing}, which env 0 has"
-    return None
-
-
-def _leaves(env: EnvSpecs) -> dict[Key, tuple[torch.Size, torch.dtype | None]]:
-    return {
-        (kind, *key): (spec[key].shape, spec[key].dtype)
-        for kind in KINDS
-        for spec in [env._spec_of(kind)]
-        for key in leaf_keys(spec)
-    }
+def _require_shown(tensordict: TensorDictBase, env: EnvSpecs) -> None:
+    """Refuses observations and flags of one env that it could not keep."""
+    for spec in (env.full_observation_spec, env.full_done_spec):
+        for key, leaf in spec.items(True, True):
+            value = tensordict.get(key, None)
+            if value is not None:
+                require_like(key, value, leaf, tensordict)

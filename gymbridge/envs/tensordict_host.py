@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from tensordict import TensorDictBase
@@ -12,14 +12,14 @@ from tensordict import TensorDictBase
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.env_state import without_locks
-from gymbridge.engine.failures import fail_rows
+from gymbridge.engine.failures import fail_rows, unmarked
 from gymbridge.engine.gym_host import close_all
 from gymbridge.engine.host import Report
 from gymbridge.engine.layout import Leaf
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_env import EngineEnv
-from gymbridge.envs.env_specs import EnvSpecs
-from gymbridge.envs.output_rows import OutputReader, OutputRow
+from gymbridge.envs.env_specs import EnvSpecs, difference, first_alike
+from gymbridge.envs.output_rows import OutputReader, OutputRow, OutputRows
 from gymbridge.envs.transitions import put_next
 from gymbridge.errors import EnvOutputError
 
@@ -32,13 +32,15 @@ class TensorDictHostOptions:
 
     Attributes:
         gradients: outputs may require a gradient.
+        stacks: outputs of envs that are alike are stacked at once.
     """
 
     gradients: bool = False
+    stacks: bool = True
 
     def describe(self, env: EnvBase) -> TensorDictEnvDescription:
         """What an env says of itself."""
-        return TensorDictEnvDescription(EnvSpecs.of(env))
+        return TensorDictEnvDescription(EnvSpecs.of(env), _is_gym_env(env))
 
     def host(self, envs: Sequence[EnvBase], block: Block) -> TensorDictHost:
         """The host that runs the envs; of the block it uses the control bytes."""
@@ -47,9 +49,15 @@ class TensorDictHostOptions:
 
 @dataclass(frozen=True)
 class TensorDictEnvDescription:
-    """The specs of one TensorDict env; its rows have no leaves in the block."""
+    """The specs of one TensorDict env; its rows have no leaves in the block.
+
+    Attributes:
+        specs: of the env.
+        is_gym_env: it is a gymnasium env in a ``GymEnv``.
+    """
 
     specs: EnvSpecs
+    is_gym_env: bool = False
     input_leaves: tuple[Leaf, ...] = ()
     next_leaves: tuple[Leaf, ...] = ()
     root_leaves: tuple[Leaf, ...] = ()
@@ -65,15 +73,19 @@ class RowInputs:
         root: row -> what the caller has in this row, without ``"next"``, for the reset of an env that ends in a step.
     """
 
-    given: Callable[[int], TensorDictBase | None]
+    given: Sequence[TensorDictBase | None]
     masks: Sequence[torch.Tensor | None] | None
     root: Callable[[int], TensorDictBase]
+
+    def mask(self, row: int) -> torch.Tensor | None:
+        """The mask of a row's own batch."""
+        return None if self.masks is None else self.masks[row]
 
 
 class TensorDictHost:
     """Runs TensorDict envs, one a row.
 
-    What a row gives, an :class:`~gymbridge.envs.output_rows.OutputRow` of its env's own tensors, is in the report.
+    What the rows gave, as :class:`~gymbridge.envs.output_rows.OutputRows`, is in the report.
 
     Args:
         envs: the envs, as many as the block has rows; they are closed by ``close``.
@@ -83,36 +95,36 @@ class TensorDictHost:
 
     def __init__(self, envs: Sequence[EnvBase], options: TensorDictHostOptions, block: Block):
         self.envs = envs
-        self._options = options
+        self._refuses_gradients = not options.gradients
         self._state, self._source = block.state, block.source
         self._state[:] = bytes([RowState.NEW]) * len(envs)
         self._source[:] = bytes([Source.ROOT]) * len(envs)
-        self._read_step = [OutputReader(env, with_rewards=True) for env in envs]
-        self._read_reset = [OutputReader(env, with_rewards=False) for env in envs]
+        alike = first_alike(envs)
+        readers = {id(env): [OutputReader(env, with_rewards=step) for step in (True, False)] for env in alike}
+        self._read_step = [readers[id(env)][0] for env in alike]
+        self._read_reset = [readers[id(env)][1] for env in alike]
         # an env without a batch, that leaves the contract's rounds alone, is asked for its step without ceremony
         self._plain = [not env.batch_size and type(env)._next is EnvBase._next for env in envs]
+        self._stacks = options.stacks and all(self._plain) and difference(envs) is None
+        self._whole_steps = {bytes([op]) * len(envs) for op in (Op.STEP, Op.STEP_MAYBE_RESET)}
+        self._all_running = bytes([RowState.RUNNING]) * len(envs)
+        self._all_in_next = bytes([Source.NEXT]) * len(envs)
 
     def run(self, ops: bytes, inputs: RowInputs, reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> Report:
         """See :class:`~gymbridge.engine.host.Host`."""
         report = Report()
-        row = -1
+        report.resets = OutputRows()
         try:
-            for row, op in enumerate(ops):
-                if op:
-                    with_kwargs = reset_kwargs[row] if reset_kwargs else {}
-                    try:
-                        if op == Op.RESET:
-                            report.resets[row] = self._reset(row, inputs.given(row), _mask(inputs, row), with_kwargs)
-                        else:
-                            report.steps[row] = self._step(row, inputs.given(row), _mask(inputs, row))
-                    except Exception as error:
-                        self._fail(row, error, report)
-            for row in self._ended(report.steps):
+            steps = self._whole_step(inputs, report) if self._stacks and ops in self._whole_steps else None
+            if steps is None:
+                steps = self._row_by_row(ops, inputs, reset_kwargs, report)
+            report.steps, resets = steps, report.resets
+            for row in steps.ended():
                 self._state[row] = RowState.ENDED
                 if ops[row] == Op.STEP_MAYBE_RESET:
                     try:
                         with_kwargs = reset_kwargs[row] if reset_kwargs else {}
-                        report.resets[row] = self._reset_ended(row, report.steps[row], inputs, with_kwargs)
+                        resets[row] = self._reset_ended(row, steps[row], inputs, with_kwargs)
                     except Exception as error:
                         self._fail(row, error, report)
         except BaseException:  # an interrupt: the caller will not see what the rows did
@@ -120,13 +132,60 @@ class TensorDictHost:
             raise
         return report
 
+    def _whole_step(self, inputs: RowInputs, report: Report) -> OutputRows | None:
+        """Steps all envs, whose outputs are checked together; row by row where that cannot be."""
+        made: list[Any] = []
+        for row, (env, given) in enumerate(zip(self.envs, inputs.given, strict=True)):
+            try:
+                made.append(env._step(given))  # type: ignore[arg-type]
+            except Exception as error:
+                self._fail(row, error, report)
+                made.append(None)
+        stacked = None if report.errors else self._read_step[0].stacked(made)
+        if stacked is not None and self._refuses_gradients and torch.is_grad_enabled():
+            stacked = None if any(column.requires_grad for column in stacked.columns) else stacked
+        if stacked is not None:
+            self._state[:] = self._all_running
+            self._source[:] = self._all_in_next
+            return stacked
+        outputs = OutputRows()
+        for row, out in enumerate(made):
+            if row not in report.errors:
+                try:
+                    outputs[row] = self._taken(row, out)
+                except Exception as error:
+                    self._fail(row, error, report)
+        return outputs
+
+    def _row_by_row(
+        self, ops: bytes, inputs: RowInputs, reset_kwargs: Sequence[Mapping[str, Any]] | None, report: Report
+    ) -> OutputRows:
+        """Steps and resets rows in turn; what the resets gave is in the report."""
+        steps = OutputRows()
+        for row, op in enumerate(ops):
+            if not op:
+                continue
+            try:
+                if op == Op.RESET:
+                    with_kwargs = reset_kwargs[row] if reset_kwargs else {}
+                    report.resets[row] = self._reset(row, inputs.given[row], inputs.mask(row), with_kwargs)
+                else:
+                    steps[row] = self._step(row, inputs.given[row], inputs.mask(row))
+            except Exception as error:
+                self._fail(row, error, report)
+        return steps
+
     def _fail(self, row: int, error: Exception, report: Report) -> None:
-        report.errors[row] = error
+        report.errors[row] = unmarked(error) if _is_gym_env(self.envs[row]) else error
         self._state[row] = RowState.FAILED
 
     def _step(self, row: int, given: Any, mask: torch.Tensor | None) -> OutputRow:
         env = self.envs[row]
-        made = env._step(given) if self._plain[row] else env._next(given, mask)
+        return self._taken(row, env._step(given) if self._plain[row] else env._next(given, mask))
+
+    def _taken(self, row: int, made: object) -> OutputRow:
+        """What a step gave, if it is as the specs say."""
+        env = self.envs[row]
         out = self._read("_step", self._read_step[row], env, made, is_complete=not self._plain[row])
         self._source[row] = Source.NEXT
         self._state[row] = RowState.RUNNING
@@ -144,13 +203,11 @@ class TensorDictHost:
 
     def _reset_ended(self, row: int, step: OutputRow, inputs: RowInputs, kwargs: Mapping[str, Any]) -> OutputRow:
         """Resets a row, or those envs of its own batch, whose episode has just ended."""
-        env, reader = self.envs[row], self._read_step[row]
-        following = reader.completed(step)
-        td = put_next(inputs.root(row), following, None)
-        root = env.step_mdp(td)
-        ended = reader.groups.ended(following)
-        mask = _mask(inputs, row)
-        reader.groups.put_resets(root, ended if mask is None else ended & mask.to(ended.device))
+        env, groups = self.envs[row], self._read_step[row].groups
+        following = step.completed()
+        root = env.step_mdp(put_next(inputs.root(row), following, None))
+        ended, mask = groups.ended(following), inputs.mask(row)
+        groups.put_resets(root, ended if mask is None else ended & mask.to(ended.device))
         return self._reset(row, root, env._mask(root, "_reset"), kwargs)
 
     def _read(self, method: str, reader: OutputReader, env: EnvBase, made: object, *, is_complete: bool) -> OutputRow:
@@ -158,8 +215,8 @@ class TensorDictHost:
             out = reader(made, is_complete=is_complete)
         except EnvOutputError as error:
             raise EnvOutputError(f"{type(env).__name__}.{method}: {error}") from None
-        if not self._options.gradients and torch.is_grad_enabled():
-            for key, value in zip(reader.keys, out.values, strict=True):
+        if self._refuses_gradients and torch.is_grad_enabled():
+            for key, value in zip(out.layout.keys, out.values, strict=True):
                 if isinstance(value, torch.Tensor) and value.requires_grad:
                     raise RuntimeError(
                         f"{type(env).__name__}.{method}: {'.'.join(key)} requires a gradient. For gradients through "
@@ -168,23 +225,12 @@ class TensorDictHost:
                     )
         return out
 
-    def _ended(self, steps: Mapping[int, OutputRow]) -> list[int]:
-        """The rows in which an env has ended."""
-        by_flags: dict[tuple[int, ...], list[int]] = {}
-        for row in steps:
-            by_flags.setdefault(tuple(self._read_step[row].flag_positions), []).append(row)
-        ended = []
-        for rows in by_flags.values():
-            found = self._read_step[rows[0]].ended([steps[row] for row in rows])
-            ended += [rows[index] for index in found]
-        return sorted(ended)
-
     # ---------------------------------------------------------------- the envs themselves
 
     def attribute(self, row: int, name: str) -> Any:
         """See :class:`~gymbridge.engine.host.Host`; of a gymnasium env in a ``GymEnv`` it is that one's first."""
         env = self.envs[row]
-        if isinstance(env, EngineEnv) and not env.batch_size:
+        if _is_gym_env(env):
             try:
                 return env.engine.attribute(0, name)
             except AttributeError:
@@ -194,7 +240,7 @@ class TensorDictHost:
     def set_attribute(self, row: int, name: str, value: Any) -> None:
         """See :class:`~gymbridge.engine.host.Host`."""
         env = self.envs[row]
-        if isinstance(env, EngineEnv) and not env.batch_size:
+        if _is_gym_env(env):
             env.engine.set_attribute(0, name, value)
         else:
             setattr(env, name, value)
@@ -219,13 +265,17 @@ class TensorDictHost:
         return state
 
     def load_state(self, row: int, state: Mapping[str, Any]) -> None:
-        """See :class:`~gymbridge.engine.host.Host`."""
-        self.envs[row].load_state_dict(state)
+        """See :class:`~gymbridge.engine.host.Host`; a gymnasium env's row stands where that does then."""
+        env = self.envs[row]
+        env.load_state_dict(state)
+        if _is_gym_env(env):
+            self._state[row] = env.engine.block.state[0]
 
     def close(self) -> None:
         """See :class:`~gymbridge.engine.host.Host`."""
         close_all(self.envs)
 
 
-def _mask(inputs: RowInputs, row: int) -> torch.Tensor | None:
-    return None if inputs.masks is None else inputs.masks[row]
+def _is_gym_env(env: EnvBase) -> TypeGuard[EngineEnv]:
+    """Whether it is one gymnasium env in a ``GymEnv``."""
+    return isinstance(env, EngineEnv) and not env.batch_size

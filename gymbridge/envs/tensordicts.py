@@ -21,15 +21,18 @@ from tensordict import (
 __all__ = [
     "Assembler",
     "dense_stack",
+    "densified",
     "entry",
     "fill",
+    "flattened",
     "leaf_paths",
-    "num_leaves",
+    "non_tensor",
     "own",
     "picked_rows",
     "put_entry",
     "row_of",
     "tensordict_of",
+    "versions",
     "with_entries",
 ]
 
@@ -92,17 +95,45 @@ def leaf_paths(tensordict: TensorDictBase) -> list[Key]:
     return [(key,) if isinstance(key, str) else key for key in keys]
 
 
-def num_leaves(tensordict: TensorDictBase) -> int:
-    """Number of leaves, those that are no tensors included.
+def flattened(tensordict: TensorDictBase) -> tuple[tuple[Any, ...], list[Any]]:
+    """The keys of all leaves, those that are no tensors included, and their values; at the root a key is a string.
 
     Example:
-        >>> num_leaves(TensorDict(x=torch.zeros(2), arm=TensorDict(angle=torch.zeros(2), name="left")))
-        3
+        >>> flattened(TensorDict(x=torch.zeros(()), arm=TensorDict(angle=torch.ones(()))))
+        (('x', ('arm', 'angle')), [tensor(0.), tensor(1.)])
     """
-    if type(tensordict) is not TensorDict:
-        return len(leaf_paths(tensordict))
-    values = tensordict._tensordict.values()
-    return sum(num_leaves(value) if type(value) is TensorDict else 1 for value in values)
+    if type(tensordict) is TensorDict:
+        source = tensordict._tensordict
+        values = [*source.values()]
+        if set(map(type, values)) <= _TENSORS:  # the usual case
+            return tuple(source), values
+    keys: list[Any] = []
+    values = []
+    _collect(tensordict, (), keys, values)
+    return tuple(keys), values
+
+
+def _collect(tensordict: TensorDictBase, path: Key, keys: list[Any], values: list[Any]) -> None:
+    for name, value in tensordict.items():
+        if isinstance(value, TensorDictBase) and not is_leaf_nontensor(type(value)):
+            _collect(value, (*path, name), keys, values)
+        else:
+            keys.append((*path, name) if path else name)
+            values.append(value)
+
+
+def versions(tensordict: TensorDictBase) -> dict[str, tuple[torch.Tensor, int]]:
+    """The tensors at the root, each with a number that grows when it is written into.
+
+    Example:
+        >>> td = TensorDict(x=torch.zeros(2))
+        >>> before = versions(td)
+        >>> _ = td["x"].add_(1)
+        >>> td["x"]._version > before["x"][1]
+        True
+    """
+    tensors = ((name, value) for name, value in tensordict.items() if isinstance(value, torch.Tensor))
+    return {name: (value, value._version) for name, value in tensors}
 
 
 def row_of(tensordict: TensorDictBase, row: int) -> TensorDictBase:
@@ -140,12 +171,30 @@ def dense_stack(tensordicts: Sequence[TensorDictBase], dim: int) -> TensorDictBa
         if isinstance(value, TensorDictBase) and not is_leaf_nontensor(type(value)):
             stacked.set(key, dense_stack(values, dim))
             continue
+        if isinstance(value, torch.Tensor) and len(dtypes := {part.dtype for part in values}) > 1:
+            raise ValueError(f"{key}: dtypes {dtypes} differ")
         try:
             stacked.set(key, torch.stack(values, dim))
         except RuntimeError as error:
             shapes = [[*part.shape] for part in values]
             raise ValueError(f"{key}: shapes {shapes} differ") from error
     return stacked
+
+
+def densified(tensordict: TensorDictBase) -> TensorDictBase:
+    """A lazy stack along the first dim as a dense TensorDict, if its rows agree; else as it is.
+
+    Example:
+        >>> lazy = LazyStackedTensorDict(TensorDict(x=torch.zeros(2)), TensorDict(x=torch.ones(2)))
+        >>> type(densified(lazy)).__name__
+        'TensorDict'
+    """
+    if not isinstance(tensordict, LazyStackedTensorDict) or tensordict.stack_dim:
+        return tensordict
+    try:
+        return dense_stack(tensordict.tensordicts, 0)
+    except ValueError:
+        return tensordict
 
 
 def fill(tensordict: TensorDictBase, others: TensorDictBase) -> None:
@@ -201,6 +250,32 @@ def _nothing_like(value: Any) -> Any:
     return NonTensorData(None, batch_size=value.batch_size)
 
 
+def non_tensor(data: Any) -> NonTensorData:
+    """One piece of data that is no tensor, without a batch.
+
+    It is a copy of one that tensordict made, with other data in it: before tensordict 0.15 making one costs ten times
+    as much.
+
+    Example:
+        >>> non_tensor("left").data
+        'left'
+    """
+    if not _COPIES:
+        return NonTensorData(data)
+    made: NonTensorData = object.__new__(NonTensorData)
+    parts = made.__dict__
+    parts.update(_PARTS)
+    parts["_tensordict"] = _new(source={}, batch_size=_NO_BATCH, device=None)
+    parts["_non_tensordict"] = {**_PARTS["_non_tensordict"], "data": data}
+    return made
+
+
+_NO_BATCH = torch.Size()
+_PARTS = vars(NonTensorData(""))
+_COPIES = _PARTS.keys() == {"_tensordict", "_non_tensordict", "_is_initialized"}
+"""Whether a ``NonTensorData`` has the parts that :func:`non_tensor` knows of, and no others."""
+
+
 def own(value: Any) -> Any:
     """An entry to set in another TensorDict: a group is copied, so that what is set in one is not set in the other."""
     return value.copy() if isinstance(value, TensorDictBase) else value
@@ -252,6 +327,17 @@ class Assembler:
             made: TensorDict = _new(source=entries, batch_size=self.batch_size, device=self.device)
             return made
         return self._build((), self._tree, tensors)
+
+    def each(self, columns: Sequence[Sequence[Any]]) -> list[TensorDict]:
+        """A TensorDict for each row of the columns, one column a key."""
+        names, batch_size, device = self._names, self.batch_size, self.device
+        if names is None:
+            return [self._build((), self._tree, row) for row in zip(*columns, strict=True)]
+        if len(names) == 1:
+            name = names[0]
+            return [_new(source={name: value}, batch_size=batch_size, device=device) for value in columns[0]]
+        rows = zip(*columns, strict=True)
+        return [_new(source=dict(zip(names, row, strict=True)), batch_size=batch_size, device=device) for row in rows]
 
     def _build(self, path: Key, tree: dict[str, Any], tensors: Sequence[Any]) -> TensorDict:
         entries = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase, is_leaf_nontensor
 
 from gymbridge.envs.tensordicts import entry, fill, leaf_paths, own, picked_rows, put_entry, row_of, tensordict_of
 from gymbridge.specs import Composite
@@ -28,9 +28,19 @@ def put_first(
         rows = [put_first(given, own, mask_keys) for given, own in pairs]
         return LazyStackedTensorDict(*rows, stack_dim=first.stack_dim)
     out = tensordict.exclude(*mask_keys, "next").copy()  # its groups are the caller's
-    for key in leaf_paths(first):
-        out.set(key, first.get(key))
+    _put_leaves(out, first)
     return out
+
+
+def _put_leaves(tensordict: TensorDictBase, others: TensorDictBase) -> None:
+    """Sets all leaves of ``others``; a group that is new has the batch size that it has there."""
+    for key, value in others.items():
+        if not isinstance(value, TensorDictBase) or is_leaf_nontensor(type(value)):
+            tensordict.set(key, value)
+        elif isinstance(mine := entry(tensordict, key), TensorDictBase):
+            _put_leaves(mine, value)
+        else:
+            tensordict.set(key, value.copy())
 
 
 def put_next(
@@ -210,6 +220,8 @@ class NextRoot:
                 for key in leaf_paths(value):
                     path = (name, *key)
                     if path not in self._left_out and root.get(path, None) is None:
+                        if entry(root, name) is None:  # a group of actions alone
+                            root.set(name, value.empty())
                         root.set(path, value.get(key))
 
 

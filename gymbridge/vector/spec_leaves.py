@@ -29,7 +29,8 @@ class ObservationReader:
 
     Args:
         spec: the env's observations, of batch size ``[N]``.
-        space: the space of one env, where the specs were made from one; else it is made from the spec.
+        space: the space of one env, where the specs were made from one: specs do not keep the order of keys that stand
+            under ``"_user"``. Without, or where the spec has a part of it only, it is made from the spec.
 
     Attributes:
         single_space: the space of one env.
@@ -47,6 +48,8 @@ class ObservationReader:
     def __init__(self, spec: Composite, space: gym.Space[Any] | None = None):
         self._batch_size = spec.shape
         single = spec[0]
+        if space is not None and any(single.get(leaf.key, None) is None for leaf in observation_tree(space).leaves):
+            space = None
         self.single_space: gym.Space[Any] = spec_to_space(single) if space is None else space
         self.tree: SpaceTree = observation_tree(self.single_space)
         keys = _keys(single) if space is None else (leaf.key for leaf in self.tree.leaves)

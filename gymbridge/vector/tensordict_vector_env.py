@@ -16,10 +16,13 @@ from tensordict import TensorDict, TensorDictBase
 from gymbridge.engine.calls import OneCallAtATime, exclusive
 from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.failures import why_not_stepped
+from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.envs.base import EnvBase
+from gymbridge.envs.done_groups import FLAGS
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.inputs import DeviceLike, env_device
-from gymbridge.specs import Composite
+from gymbridge.envs.transitions import keep_asleep
+from gymbridge.specs import Composite, Stacked, StackedComposite
 from gymbridge.specs._bridge import array_of
 from gymbridge.vector.autoreset import Autoreset
 from gymbridge.vector.reset_arguments import require_observed, row_seeds, split_reset_mask
@@ -49,7 +52,8 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
 
     Over a :class:`~gymbridge.SerialEnv` it gives what :class:`~gymbridge.vector.SyncVectorEnv` does, one engine round a
     step, but for rewards, which have the precision of the env's ``reward_dtype``, and infos, of which the env keeps
-    those that it was told to. Any other batched env, one on a GPU for example, is stepped whole where it can be:
+    those that it was told to. It may run gymnasium envs or TensorDict envs (:class:`~gymbridge.envs.EnvBase`). Any
+    other batched env, one on a GPU for example, is stepped whole where it can be:
 
     - ``NEXT_STEP`` steps the envs in an episode (``"_step"``) and resets the others (``"_reset"``), in two calls of the
       env where some do this and some that. An env with ``partial_step=False`` steps all, those whose episode has ended
@@ -63,22 +67,29 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
     lone action key is left out. A ``Composite`` at ``"info"`` is no observation but the infos. ``final_obs`` and
     ``final_info`` are as gymnasium has them.
 
+    State that TensorDict envs have in the TensorDict, the keys of their ``state_spec`` and what else they write, goes
+    from each step to the next. A reset in a step and one by mask are given their env's row of it, as natively; a
+    ``reset()`` of all begins with nothing. No policy writes here: a state that an env reads is one that it gives. All
+    runs under ``torch.no_grad()``.
+
     Args:
         env: an env of batch size ``[N]``; it is closed with the vector env.
         autoreset_mode: an ``AutoresetMode`` or its value, see :mod:`gymbridge.vector.autoreset`.
         output: ``"numpy"``, which gymnasium's own vector wrappers want: observations in their spaces' dtypes, rewards
             float64. ``"torch"``: tensors, rewards in the env's dtype. Infos are numpy either way.
         device: where tensors are to be, with ``output="torch"``; None leaves each where the env has it.
-        copy: hand out results that stay as they are. If not, they may share the memory of what the env returned: none
-            is copied where it already is on the device, and an env that writes into its tensors changes them.
+        copy: hand out results that are the caller's own. If not, they may share the memory of what the env returned:
+            none is copied where it already is on the device, an env that writes into its tensors changes them, and what
+            the caller writes into them may be state that an env reads.
 
     Attributes:
         env: the env.
 
     Raises:
         TypeError: no ``EnvBase``, or a dtype that the device lacks.
-        ValueError: an env without a batch or with more than one batch dim, with another reward than one number an env,
-            a mode that it cannot have, or an option with a value that it does not have.
+        ValueError: an env without a batch or with more than one batch dim, with other rewards and flags than one of
+            each an env, or of envs that differ in their specs; a mode that the env cannot have; an option with a value
+            that it does not have.
         UnsupportedSpaceError: a spec without a space.
 
     Example:
@@ -114,30 +125,32 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         self._engine_env = env if isinstance(env, EngineEnv) else None
         self._as_torch = output == "torch"
         self._device = None if device is None else env_device(device)
-        self._copies = copy and self._engine_env is None  # what an engine's env returns is the caller's own already
+        described = None if self._engine_env is None else self._engine_env.engine.descriptions[0]
+        gym_env = described if isinstance(described, GymEnvDescription) else None
+        self._keeps_root = gym_env is None  # gymnasium envs have their state in themselves
+        # what gymnasium envs give is the caller's own already, unless their batch was told not to copy
+        self._copies = copy and (gym_env is None or not getattr(env, "_copy", True))
 
-        self._read_specs()
+        self._read_specs(gym_env)
         self._states = np.full(self.num_envs, RowState.NEW, np.uint8)
         self._root: TensorDictBase = self._nothing()
         self._all = np.ones(self.num_envs, np.bool_)
         self.closed = False
 
-    def _read_specs(self) -> None:
+    def _read_specs(self, gym_env: GymEnvDescription | None) -> None:
         """Sets what follows from what the env says of itself."""
         env = self.env
-        for kind, spec in (("reward", env.full_reward_spec), ("done", env.full_done_spec)):
-            _require_one_each(kind, spec, self.num_envs)
+        for kind in ("observation", "action", "reward", "done"):
+            _require_alike(kind, getattr(env, f"full_{kind}_spec"), self.num_envs)
+        _require_one_each("reward", env.full_reward_spec, {"reward"}, self.num_envs)
+        _require_one_each("done", env.full_done_spec, {*FLAGS}, self.num_envs)
         observations = env.full_observation_spec
         infos = observations.get("info", None)
         has_infos = isinstance(infos, Composite)
         observations = observations.exclude("info") if has_infos else observations
-        described: Any = env if self._engine_env is None else self._engine_env.engine.descriptions[0]
-        observation_space, action_space = None, None
-        if self._engine_env is not None:  # specs do not keep the order of keys that stand under "_user"
-            observation_space, action_space = described.observation_space, described.action_space
-        self._observations = ObservationReader(observations, observation_space)
+        self._observations = ObservationReader(observations, None if gym_env is None else gym_env.observation_space)
         self._infos = InfoReader(infos if has_infos else None)
-        self._actions = ActionWriter(env.full_action_spec, action_space)
+        self._actions = ActionWriter(env.full_action_spec, None if gym_env is None else gym_env.action_space)
         self.single_observation_space = self._observations.single_space
         self.single_action_space = self._actions.single_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -148,8 +161,15 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
                     require_dtype(leaf.name, leaf.dtype, self._device)
             if env.full_reward_spec["reward"].dtype is torch.float64:
                 require_dtype("reward", np.dtype(np.float64), self._device)
-        self.metadata = {**getattr(described, "metadata", {}), "autoreset_mode": self.autoreset_mode}
-        self.render_mode = getattr(described, "render_mode", None)
+        self.metadata = {**self._told("metadata", {}), "autoreset_mode": self.autoreset_mode}
+        self.render_mode = self._told("render_mode", None)
+
+    def _told(self, name: str, otherwise: Any) -> Any:
+        """What the first env of an engine, or another env, says of itself under a name."""
+        try:
+            return getattr(self.env, name) if self._engine_env is None else self._engine_env.engine.attribute(0, name)
+        except AttributeError:
+            return otherwise
 
     # ---------------------------------------------------------------- reset and step
 
@@ -159,7 +179,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
 
         Args:
             seed: one int, for ``env.set_seed(seed)``, or None. Envs run by an engine, those of a ``SerialEnv`` for
-                example, take a list with a seed or None for each env too.
+                example, take a list with a seed or None for each env too, and those that are not reset get none.
             options: other entries than ``"reset_mask"``, a bool array ``[num_envs]``, go to ``env.reset(options=…)``.
 
         Returns:
@@ -182,14 +202,10 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
                     f"only; got {mask}"
                 )
         rows = self._all if mask is None else mask
-        self._seed(seed)
-        try:
-            given = None if mask is None else self._inputs().set("_reset", torch.from_numpy(mask.copy()))
-            kwargs = {"options": options} if options else {}
-            root = self._touching(rows, lambda: self.env.reset(given, **kwargs))
-        finally:
-            if seed is not None and self._engine_env is not None:
-                self._engine_env.set_seed(None)  # a seed is for this reset, also that of an env that it leaves out
+        self._seed(seed, rows)
+        given = None if mask is None else self._inputs().set("_reset", torch.from_numpy(mask.copy()))
+        kwargs = {"options": options} if options else {}
+        root = self._touching(rows, lambda: self.env.reset(given, **kwargs))
         self._take_root(root)
         self._states[rows] = RowState.RUNNING
         return self._observation(root), self._infos(root, rows)
@@ -207,8 +223,8 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         Raises:
             ClosedEnvironmentError: the vector env is closed.
             ResetNeeded: an env has to be reset before it can be stepped.
-            ValueError, TypeError, KeyError, SpecError: actions that do not fit the action space; no env has been
-                stepped then.
+            ValueError, TypeError, KeyError, SpecError: actions that do not fit the action space, or a state that no
+                env gave; no env has been stepped then.
 
         What the env raises comes through. Where an engine runs the envs, ``env.last_partial()`` then has what the
         others gave; else every env has to be reset.
@@ -242,18 +258,18 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
             return _Shown(root, td["next"], final=td["next"])
         if not resets.any():
             following = self.env.step(td)["next"]
-            if self._engine_env is None:
-                self._take_root(self.env.step_mdp(td))
-            return _Shown(following, following)
-        if self._engine_env is not None:
+        elif self._engine_env is not None:
             following = self._engine_env.step_or_reset(td, torch.from_numpy(resets))
-            return _Shown(following, following)
-        return self._step_then_reset(td, torch.from_numpy(resets))
+        else:
+            return self._step_then_reset(td, torch.from_numpy(resets))
+        if self._keeps_root:
+            self._root = self.env.step_mdp(td.set("next", following))
+        return _Shown(following, following)
 
     def _step_then_reset(self, td: TensorDictBase, resets: torch.Tensor) -> _Shown:
         """Steps the envs that are not to be reset, or all where the env cannot do a part, then resets."""
         if resets.all():
-            root = self.env.reset()
+            root = self.env.reset(self._root)
             self._take_root(root)
             outcome = {**dict(self.env.full_reward_spec.zero()), **dict(self.env.full_done_spec.zero())}
             return _Shown(root, TensorDict(outcome, self.env.batch_size))
@@ -261,6 +277,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
             td.set("_step", ~resets)
         td = self.env.step(td)
         root = self.env.step_mdp(td)
+        keep_asleep(root, self._root, ~resets)  # a step after the end leaves no trace
         root.set("_reset", resets)
         root = self.env.reset(root)
         self._take_root(root)
@@ -276,12 +293,19 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         return TensorDict({}, self.env.batch_size, device=self.env.device)
 
     def _inputs(self) -> TensorDictBase:
-        """What the next call of the env is given: a root of its own, which an engine does not need."""
-        return self._nothing() if self._engine_env is not None else self._root.copy()
+        """What the next call of the env is given, the caller's to change: the root, where the env needs one."""
+        return self._root.copy() if self._keeps_root else self._nothing()
 
     def _take_root(self, root: TensorDictBase) -> None:
-        if self._engine_env is None:
+        if self._keeps_root:
             self._root = root
+
+    def _take_partial(self, partial: TensorDictBase) -> None:
+        """Goes on from what the envs gave in a call in which another env raised."""
+        root = self.env.step_mdp(partial) if "next" in partial.keys() else partial
+        shown = {*self.env.full_observation_spec.keys(True, True), *self.env.full_done_spec.keys(True, True)}
+        # the engine knows what each env shows, also where one was reset in the call
+        self._root = root.select(*(key for key in root.keys(True, True) if key not in shown | {"_failed"}))
 
     def _row_states(self) -> bytes:
         """Where each env stands; an engine knows, also of what was called past this vector env."""
@@ -289,22 +313,36 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
 
     def _touching(self, rows: Mask, call: Callable[[], _Result]) -> _Result:
         """Calls the env; if it raises, the rows are to be reset, since what they did does not reach the caller."""
-        try:
+        if not self._keeps_root:
             return call()
+        before = self._last_partial()
+        try:
+            with torch.no_grad():  # a root that is carried along would drag the graph of all steps behind it
+                return call()
         except BaseException:
             self._states[rows] = RowState.FAILED
+            partial = self._last_partial()
+            if partial is not None and partial is not before:
+                self._take_partial(partial)
             raise
 
-    def _seed(self, seed: Any) -> None:
+    def _last_partial(self) -> TensorDictBase | None:
+        return None if self._engine_env is None else self._engine_env.last_partial()
+
+    def _seed(self, seed: Any, rows: Mask) -> None:
+        """Gives seeds to the envs that are to be reset; each keeps what it has where there is none for it."""
         if seed is None:
             return
         seeds = row_seeds(seed, self.num_envs)
-        if isinstance(seed, (int, np.integer)):
+        is_one = isinstance(seed, (int, np.integer))
+        if is_one and (self._engine_env is None or rows.all()):
             self.env.set_seed(int(seed))
-        elif self._engine_env is not None:
-            self._engine_env.seed_rows(seeds)
-        else:
+        elif self._engine_env is None:
             raise TypeError(f"seed: got {seed!r}, expected an int: {type(self.env).__name__} takes one for all envs")
+        else:
+            for row, own in enumerate(seeds):
+                if own is not None and rows[row]:
+                    self._engine_env.engine.seed(row, own, False)
 
     def _require_open(self, call: str) -> None:
         if self.closed:
@@ -415,13 +453,30 @@ def _require_env(env: Any, mode: AutoresetMode) -> None:
         )
 
 
-def _require_one_each(kind: str, spec: Composite, num_envs: int) -> None:
+def _require_alike(kind: str, spec: Composite, num_envs: int) -> None:
+    """Refuses envs of differing specs, which have no space in common."""
+    if not any(isinstance(part, (Stacked, StackedComposite)) for part in (spec, *spec.values(True))):
+        return
+    first, *others = [dict(spec[row].items(True, True)) for row in range(num_envs)]
+    for row, own in enumerate(others, 1):
+        for key in {**first, **own}:
+            if own.get(key) != first.get(key):
+                got, expected = [" ".join(str(leaves.get(key, "nothing")).split()) for leaves in (own, first)]
+                raise ValueError(
+                    f"env: got envs with {kind}s of their own, expected envs of one space: at {key!r} env {row} has "
+                    f"{got}, env 0 has {expected}"
+                )
+
+
+def _require_one_each(kind: str, spec: Composite, names: set[str], num_envs: int) -> None:
     """Refuses rewards and flags that are not one an env."""
-    for key, leaf in spec.items(True, True):
-        if kind == "reward" and (key != "reward" or len(spec) > 1):
-            raise ValueError(f"env: got the rewards {[*spec.keys(True, True)]}, expected 'reward' alone")
-        if tuple(leaf.shape) not in ((num_envs,), (num_envs, 1)):
-            raise ValueError(f"env: got {key} of shape {[*leaf.shape]}, expected one an env, {[num_envs, 1]}")
+    keys = [*spec.keys(True, True)]
+    if set(keys) != names:
+        raise ValueError(f"env: got the {kind} keys {keys}, expected {sorted(names)}, none in groups")
+    for key in keys:
+        shape = spec[key].shape
+        if tuple(shape) not in ((num_envs,), (num_envs, 1)):
+            raise ValueError(f"env: got {key} of shape {[*shape]}, expected one an env, {[num_envs, 1]}")
 
 
 def _own(value: Any) -> Any:

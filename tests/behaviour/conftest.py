@@ -1,9 +1,12 @@
-"""The fixture that runs a test once over each engine."""
+"""The fixtures that run a test once over each engine."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from engines import ENGINES, OWN, Engine
+from engines import BATCHED_ENVS, ENGINES, OWN, Engine
+from tensordict_engines import ALONE, BATCHES, TensorDictEngine
 
 
 @pytest.fixture(params=ENGINES, ids=str, scope="session")
@@ -20,8 +23,28 @@ def batch(request: pytest.FixtureRequest) -> Engine:
     return engine
 
 
+@pytest.fixture(params=BATCHED_ENVS, ids=lambda kind: kind.__name__, scope="session")
+def batched_env(request: pytest.FixtureRequest) -> Any:
+    """Each class of batches of envs, for what its arguments do."""
+    return request.param
+
+
 @pytest.fixture(params=[*ENGINES, OWN], ids=str, scope="session")
 def contract(request: pytest.FixtureRequest) -> Engine:
     """Each engine, and an env as a user of ``EnvBase`` writes it: all that keeps the contract."""
     engine: Engine = request.param
+    return engine
+
+
+@pytest.fixture(params=[ALONE, *BATCHES], ids=str, scope="session")
+def td_engine(request: pytest.FixtureRequest) -> TensorDictEngine:
+    """Each way to run TensorDict envs, alone too."""
+    engine: TensorDictEngine = request.param
+    return engine
+
+
+@pytest.fixture(params=[engine for engine in BATCHES if engine.num_envs == 3], ids=str, scope="session")
+def td_three(request: pytest.FixtureRequest) -> TensorDictEngine:
+    """Each engine of three TensorDict envs."""
+    engine: TensorDictEngine = request.param
     return engine

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tensordict import TensorDict
+from by_hand import assert_equal
+from tensordict import TensorDict, TensorDictBase
 from tensordict_zoo import BatchUnlockedEnv, CountingTensorDictEnv, DynamicShapeEnv
 
 SIZES = [(), (1,), (4,), (2, 3)]
@@ -68,3 +69,34 @@ def test_rollouts_of_shapes_that_change_are_a_lazy_stack(contiguous: bool | None
     td = env.rollout(5, break_when_any_done=False, **options)  # type: ignore[arg-type]
     assert td.batch_size == (5,)
     assert [len(row["next", "points"]) for row in td.unbind(0)] == [2, 3, 1, 3, 1]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("told", [{}, {"break_when_any_done": False}, {"break_when_all_done": True}], ids=str)
+def test_rollouts_have_the_batch_size_of_the_tensordict(size: tuple[int, ...], told: dict[str, bool]) -> None:
+    def steps(**more: object) -> TensorDictBase:
+        torch.manual_seed(0)
+        env = BatchUnlockedEnv(0, length=3)
+        td: TensorDictBase = env.rollout(5, tensordict=TensorDict({}, size), **told, **more)  # type: ignore[arg-type]
+        return td
+
+    td = steps()
+    assert td.batch_size == (*size, 5 if "break_when_any_done" in told else 3)
+    assert td.names == [*[None] * len(size), "time"]
+    assert td["next", "clock"][..., :3, 0].eq(torch.tensor([1, 2, 3])).all()
+    assert td["next", "done"][..., 2, :].all()
+    out = torch.zeros_like(td)
+    if "break_when_any_done" in told:
+        assert steps(out=out) is out
+        assert_equal(out, td)
+    else:
+        with pytest.raises(ValueError, match=r"out: got batch size \[.*3\], expected \[.*5\]"):
+            steps(out=out)
+
+
+def test_rows_of_a_rollout_wait_for_one_another() -> None:
+    env = BatchUnlockedEnv(0, length=3)
+    start = env.reset(TensorDict({}, [2]))
+    start["clock"] = torch.tensor([[0], [2]])
+    td = env.rollout(9, auto_reset=False, tensordict=start, break_when_all_done=True)
+    assert td["next", "clock"].squeeze(-1).tolist() == [[1, 2, 3], [3, 3, 3]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +16,8 @@ from gymnasium import spaces
 from hypothesis import HealthCheck, Phase, given, settings
 from space_strategies import any_spaces
 from tensordict import TensorDict, TensorDictBase
+from tensordict_engines import TensorDictEngine
+from tensordict_zoo import TENSORDICT_ENVS, EpisodicEnv, RecurrentEnv, StatefulEnv
 from zoo import CountingEnv, DictEnv
 
 from gymbridge import SerialEnv
@@ -164,6 +167,71 @@ class Own(EnvBase):
 
 def test_a_users_own_env_that_is_right_passes() -> None:
     check_env_specs(Own())
+
+
+class FiveFaults(EpisodicEnv):
+    """Its steps are wrong in five ways, its resets in none."""
+
+    def __init__(self, index: int = 0):
+        super().__init__(index)
+        arm = Composite(dtype=Unbounded((1,)), domain=Bounded(-1, 1, (1,)))
+        self.observation_spec = Composite(size=Unbounded((2,)), missing=Unbounded((1,)), right=Unbounded(()), arm=arm)
+
+    def observe(self, action: float) -> TensorDict:
+        arm = {"dtype": torch.zeros(1), "domain": torch.zeros(1)}
+        made = {"size": torch.zeros(2), "missing": torch.zeros(1), "right": torch.zeros(())}
+        if action >= 0:
+            arm |= {"dtype": torch.zeros(1, dtype=torch.float64), "domain": torch.full((1,), 2.0)}
+            arm["extra"] = torch.zeros(1)
+            made["size"] = torch.zeros(3)
+            del made["missing"]
+        return TensorDict({**made, "arm": TensorDict(arm)})
+
+
+def test_five_faults_are_five_lines(td_engine: TensorDictEngine) -> None:
+    """However many steps and envs have them."""
+    with pytest.raises(EnvSpecError) as caught:
+        check_env_specs(td_engine.make(FiveFaults), num_steps=20)
+    whose = f"envs {[*range(td_engine.num_envs)]}: " if td_engine.num_envs else ""
+    expected = [
+        "'size': shape: got [3], expected [2]",
+        "'missing': missing, expected Unbounded of shape [1]",
+        "('arm', 'dtype'): dtype: got torch.float64, expected torch.float32",
+        "('arm', 'domain'): out of domain: got 2.0 at [0] (1 wrong), expected low=-1.0 to high=1.0",
+        "('arm', 'extra'): extra, expected only ['dtype', 'domain']",
+    ]
+    assert sorted(caught.value.faults) == sorted(f"{whose}_step: {fault}" for fault in expected)
+    assert len(str(caught.value).splitlines()) == 1 + len(expected)
+
+
+def test_a_leaf_on_another_device_is_a_fault(td_engine: TensorDictEngine) -> None:
+    class Elsewhere(EpisodicEnv):
+        def __init__(self, index: int = 0):
+            super().__init__(index)
+            self.observation_spec = Composite(x=Unbounded((1,), device="cpu"))
+
+        def observe(self, action: float) -> TensorDict:
+            return TensorDict(x=torch.zeros(1, device="meta"))
+
+    with pytest.raises(EnvSpecError, match="_reset: 'x': device: got meta, expected cpu"):
+        check_env_specs(td_engine.make(Elsewhere))
+
+
+@pytest.mark.parametrize("kind", ["tasks", "forgets"])
+def test_unlike_envs_and_states_that_a_reset_writes_are_no_faults(td_engine: TensorDictEngine, kind: str) -> None:
+    check_env_specs(td_engine.make(TENSORDICT_ENVS[kind]), num_steps=20)
+
+
+def test_unlike_envs_with_unlike_states_pass_the_check(td_three: TensorDictEngine) -> None:
+    kinds: list[Callable[[int], EnvBase]] = [RecurrentEnv, StatefulEnv, lambda index: GymEnv(CountingEnv)]
+    check_env_specs(td_three.make(lambda index: kinds[index](index)), num_steps=20)
+
+
+def test_a_fault_of_one_of_unlike_envs_is_told(td_three: TensorDictEngine) -> None:
+    kinds: list[Callable[[int], EnvBase]] = [RecurrentEnv, FiveFaults, StatefulEnv]
+    with pytest.raises(EnvSpecError) as caught:
+        check_env_specs(td_three.make(lambda index: kinds[index](index)))
+    assert [fault[:16] for fault in caught.value.faults] == ["envs [1]: _step:"] * 5
 
 
 def test_every_fault_of_a_users_own_env_is_told_at_once() -> None:

@@ -95,10 +95,10 @@ def test_own_values_that_a_sleeping_env_cannot_keep(batch: Engine, call: str) ->
     td = env.rand_action(env.reset())
     name = "_reset" if call == "reset" else "_step"
     spoilt: list[tuple[str, torch.Tensor, str]] = [
-        ("observation", torch.zeros(batch.num_envs, 5), r"observation: got shape \[\d, 5\], expected \[\d, 4\]"),
+        ("observation", torch.zeros(batch.num_envs, 5), r"observation: got shape \[(\d, )?5\], expected \[(\d, )?4\]"),
         ("observation", torch.zeros(batch.num_envs, 4).double(), "observation: got dtype torch.float64, expected"),
         ("done", torch.zeros(batch.num_envs, 1), "done: got dtype torch.float32, expected torch.bool"),
-        ("truncated", torch.zeros(batch.num_envs).bool(), r"truncated: got shape \[\d\], expected \[\d, 1\]"),
+        ("truncated", torch.zeros(batch.num_envs).bool(), r"truncated: got shape \[(\d)?\], expected \[(\d, )?1\]"),
     ]
     for key, wrong, told in spoilt:
         nobody = torch.zeros(batch.num_envs, dtype=torch.bool)

@@ -17,6 +17,8 @@ import pytest
 import torch
 from engines import Engine
 from tensordict import LazyStackedTensorDict, TensorDict
+from tensordict_engines import TensorDictEngine
+from tensordict_zoo import TENSORDICT_ENVS
 from zoo import OBJECT_SPACES, CountingEnv, DictEnv, ObjectEnv
 
 from gymbridge import SerialEnv
@@ -119,6 +121,23 @@ def test_metadata_say_what_the_env_says(contract: Engine) -> None:
         assert form(data.tensordict) == form(env.fake_tensordict())
         assert not env.is_closed
         env.rand_step(env.reset())  # what was only described still runs
+
+
+@pytest.mark.parametrize("kind", TENSORDICT_ENVS)
+def test_metadata_of_tensordict_envs(td_engine: TensorDictEngine, kind: str) -> None:
+    """They are the env's, and pickle; those of one env, expanded, are those of a batch of such envs."""
+    env = td_engine.make(TENSORDICT_ENVS[kind])
+    data = EnvMetaData.metadata_from_env(env)
+    assert (data.batch_size, data.device) == (env.batch_size, env.device)
+    assert (data.batch_locked, data.has_dynamic_specs) == (env.batch_locked, env.has_dynamic_specs)
+    assert data.specs == env.specs
+    assert pickle.loads(pickle.dumps(data)) == data == data.clone()
+    expanded = EnvMetaData.metadata_from_env(TENSORDICT_ENVS[kind](0)).expand(
+        td_engine.num_envs or 1, *TENSORDICT_ENVS[kind](0).batch_size
+    )
+    if td_engine.batched and (kind != "tasks" or td_engine.num_envs == 1):
+        assert expanded.specs == data.specs
+    env.close()
 
 
 def test_an_id_a_maker_and_an_env_are_described_alike(make: Callable[[], gym.Env]) -> None:

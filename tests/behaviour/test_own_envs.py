@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict_engines import TensorDictEngine
+from tensordict_zoo import CountingTensorDictEnv
 
 from gymbridge.envs import EnvBase, check_env_specs
 from gymbridge.specs import Binary, Bounded, Composite, Unbounded
@@ -129,6 +131,23 @@ def test_still_done_after_a_reset_is_an_error_that_names_the_env(flags: dict[str
     nested.reset_flags = {name: [[[False], [False]], [[value], [False]]] for name, value in flags.items()}
     with pytest.raises(RuntimeError, match=r"envs \[\(1, 0\)\] are still done"):
         nested.reset()
+
+
+def test_an_env_without_a_batch_that_is_still_done_is_named() -> None:
+    env = Plain()
+    env.reset_flags = {"terminated": True}
+    with pytest.raises(RuntimeError, match=r"^Plain is still done after its reset$"):
+        env.reset()
+
+
+def test_an_env_of_a_batch_that_is_still_done_is_named(td_three: TensorDictEngine) -> None:
+    class Done(CountingTensorDictEnv):
+        def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDict:
+            return super()._reset(tensordict, **kwargs).set("terminated", torch.tensor([self.index == 1]))
+
+    with pytest.raises(RuntimeError, match="Done is still done after its reset") as caught:
+        td_three.make(Done).reset()
+    assert caught.value.env_index == 1  # type: ignore[attr-defined]
 
 
 def test_an_env_that_is_not_reset_may_still_be_done() -> None:

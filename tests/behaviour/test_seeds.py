@@ -11,6 +11,7 @@ import torch
 from by_hand import assert_equal
 from engines import Engine
 from tensordict import TensorDict
+from tensordict_zoo import CountingTensorDictEnv
 from zoo import CountingEnv
 
 import gymbridge.vector
@@ -184,3 +185,23 @@ def test_equal_seeds_give_equal_rollouts(contract: Engine) -> None:
     one = env.rollout(10, break_when_any_done=False)
     twin.set_seed(1)
     assert_equal(twin.rollout(10, break_when_any_done=False), one)
+
+
+@pytest.mark.parametrize(
+    "fns", [CountingEnv, CountingTensorDictEnv, [CountingEnv, CountingTensorDictEnv]], ids=["gymnasium", "own", "both"]
+)
+def test_seeds_that_wait_for_the_start_leave_torchs_generator_to_the_batch(batched_env: Any, fns: Any) -> None:
+    """Envs that seed torch themselves do not undo what the caller seeded, whenever they start."""
+    drawn = []
+    env = batched_env(2, fns)
+    for _ in range(2):
+        env.set_seed(3)
+        env.reset()
+        drawn.append(torch.rand(2))
+        env.close()
+    assert drawn[0].equal(drawn[1])
+    env.start()
+    torch.manual_seed(0)
+    env.seed_rows([1, 2])
+    assert torch.rand(2).equal(torch.rand(2, generator=torch.Generator().manual_seed(0)))
+    env.close()

@@ -53,7 +53,7 @@ def test_any_program(engine: TensorDictEngine, kind: str, data: st.DataObject) -
     run_a_program(engine, TENSORDICT_ENVS[kind], data)
 
 
-ALIKE = [kind for kind in TENSORDICT_ENVS if kind not in ("tasks", "forgets")]
+ALIKE = [kind for kind in TENSORDICT_ENVS if kind != "tasks"]
 
 
 @pytest.mark.parametrize("kind", ALIKE)
@@ -304,7 +304,7 @@ def test_a_missing_or_wrong_action_or_state_is_refused_before_any_env_is_asked(t
     td = env.reset()
     with pytest.raises(KeyError, match="action"):
         env.step(td.clone())
-    with pytest.raises(ValueError, match=r"action: got shape \[3, 2\], expected \[3, 1\]"):
+    with pytest.raises(ValueError, match=r"action: got shape \[(3, )?2\], expected \[(3, )?1\]"):
         env.step(td.clone().set("action", torch.zeros((3, 2), dtype=torch.int8)))
     with pytest.raises(ValueError, match=r"action: got dtype torch.float32, expected torch.int8"):
         env.step(td.clone().set("action", torch.zeros((3, 1))))

@@ -191,7 +191,7 @@ def test_an_env_that_is_not_picked_has_no_reward_and_its_own_observation(batch: 
     env = batch.make(CountingEnv)
     td = env.rand_action(env.reset())
     td["observation"] = torch.full_like(td["observation"], 5.0)
-    td["done"][:] = True
+    td["done"] = torch.ones_like(td["done"])
     td["_step"] = first_row(batch)
     following = env.step(td)["next"]
     others = ~first_row(batch)
@@ -310,7 +310,9 @@ def test_leaves_that_are_no_tensors_pass_through(contract: Engine) -> None:
     stepped, root = env.step_and_maybe_reset(td.clone())
     again = env.step_mdp(stepped)
     for got in (root, again, env.reset(again.clone())):
-        assert (got["text"], got["arm", "text"], got["later"]) == ("a", "b", "c")
+        for key, told in (("text", "a"), (("arm", "text"), "b"), ("later", "c")):
+            texts = got[key]  # of a lazy stack one a row
+            assert {texts} == {told} if isinstance(texts, str) else {*texts} == {told}
 
 
 def test_the_users_groups_are_not_shared_between_steps(contract: Engine) -> None:

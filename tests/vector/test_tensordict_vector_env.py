@@ -585,7 +585,7 @@ def test_envs_and_options_that_are_refused() -> None:
     with pytest.raises(ValueError, match=r"env: got reward of shape \[3, 2\], expected one an env, \[3, 1\]"):
         TensorDictVectorEnv(two)
     two.reward_spec = Composite(cost=Unbounded((3, 1)), shape=(3,))
-    with pytest.raises(ValueError, match=r"env: got the rewards \['cost'\], expected 'reward' alone"):
+    with pytest.raises(ValueError, match=r"env: got the reward keys \['cost'\], expected \['reward'\]"):
         TensorDictVectorEnv(two)
     wide = SerialEnv(1, [wrapped(CountingEnv, reward_dtype=torch.float64)])
     with pytest.raises(TypeError, match=r"reward: got dtype float64, which device 'mps.*' does not have"):

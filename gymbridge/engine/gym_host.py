@@ -14,6 +14,7 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.conform import Conform, casting, exact, flag
 from gymbridge.engine.contract import env_faults
+from gymbridge.engine.dispatch import FollowsPaths
 from gymbridge.engine.env_state import env_state, load_env_state
 from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.gym_inputs import GymInputs
@@ -124,7 +125,7 @@ class GymEnvDescription:
         )
 
 
-class GymHost:
+class GymHost(FollowsPaths):
     """Runs gymnasium envs, one a row.
 
     Args:

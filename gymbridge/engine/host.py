@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from gymbridge.engine.block import Block
+from gymbridge.engine.dispatch import Arguments
 from gymbridge.engine.layout import Leaf
 
 __all__ = ["NOTHING", "Engine", "EnvDescription", "Host", "HostOptions", "Inputs", "RemoteHostOptions", "Report"]
@@ -81,6 +82,18 @@ class Host(Protocol):
 
     def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Attribute ``name`` of a row's env, called if it is callable."""
+
+    def follow(self, row: int, path: Sequence[str], call: Arguments | None = None) -> Any:
+        """An attribute of an attribute of … a row's env, which may live elsewhere.
+
+        Args:
+            path: the names, from the env on.
+            call: arguments and keyword arguments with which what is found there is called.
+
+        Returns:
+            What the call gave. Without a call what is found, or a :class:`~gymbridge.engine.dispatch.Kept` in place of
+            what cannot leave its env: something that can be called, or that cannot be pickled.
+        """
 
     def seed(self, row: int, seed: int | None, static_seed: bool) -> None:
         """Gives a row's env a seed for its next reset, or takes back with None what waits for one.

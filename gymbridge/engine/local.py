@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from gymbridge.engine.block import Block
+from gymbridge.engine.dispatch import Arguments
 from gymbridge.engine.gym_host import close_all
 from gymbridge.engine.host import EnvDescription, Host, HostOptions, Report
 from gymbridge.engine.layout import Layout
@@ -74,6 +75,10 @@ class LocalEngine(Generic[Env, Description]):
     def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Attribute ``name`` of a row's env, called if it is callable."""
         return self._host.call(row, name, args, kwargs)
+
+    def follow(self, row: int, path: Sequence[str], call: Arguments | None = None) -> Any:
+        """See :class:`~gymbridge.engine.host.Host`."""
+        return self._host.follow(row, path, call)
 
     def each(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """A verb of the host for each row; see :class:`~gymbridge.engine.host.Engine`."""

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import RowState
+from gymbridge.engine.dispatch import Arguments
 from gymbridge.engine.failures import fail_rows, raise_env_error
 from gymbridge.engine.host import NOTHING, EnvDescription, Inputs, RemoteHostOptions, Report
 from gymbridge.engine.layout import ALIGNMENT, Layout
@@ -407,6 +408,10 @@ class ParallelEngine(Generic[Description]):
     def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Attribute ``name`` of a row's env, called if it is callable."""
         return self._ask_row("call", row, name, args, kwargs)
+
+    def follow(self, row: int, path: Sequence[str], call: Arguments | None = None) -> Any:
+        """See :class:`~gymbridge.engine.host.Host`; what comes back is a copy."""
+        return self._ask_row("follow", row, path, call)
 
     def seed(self, row: int, seed: int | None, static_seed: bool) -> None:
         """Gives a row's env a seed for its next reset; see :class:`~gymbridge.engine.host.Host`."""

@@ -95,7 +95,7 @@ class EngineFace(ABC):
         if mask is not None:
             self._require_own(tensordict)
             self._require_observations(tensordict, ops)
-        report = self.engine.run(ops, self._reset_inputs(tensordict, mask), reset_kwargs)
+        report = self._round(ops, self._reset_inputs(tensordict, mask), reset_kwargs)
         try:
             first = self._root_of(tensordict, self._untouched(idle, report), report)
         except BaseException:  # an interrupt or no memory: the caller does not see what the envs did
@@ -163,12 +163,17 @@ class EngineFace(ABC):
         ops: bytes,
         reset_kwargs: Sequence[Mapping[str, Any]] | None = None,
     ) -> Report:
+        if self.engine.unsettled:
+            self.engine.settle()
         states = bytes(self._block.state)
         if states != self._all_running:
             self._require_steppable(ops, states)
         if not any(ops):
             return NOTHING
-        return self.engine.run(ops, self._step_inputs(tensordict, mask, ops), reset_kwargs)
+        return self._round(ops, self._step_inputs(tensordict, mask, ops), reset_kwargs)
+
+    def _round(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None) -> Report:
+        return self.engine.run(ops, inputs, reset_kwargs)
 
     # ---------------------------------------------------------------- what stands in a stepped TensorDict
 
@@ -292,6 +297,8 @@ class EngineFace(ABC):
 
     def _require_observations(self, tensordict: TensorDictBase | None, ops: bytes) -> None:
         """Refuses to show an env that has never been reset and of which td shows nothing."""
+        if self.engine.unsettled:
+            self.engine.settle()
         new = [row for row, state in enumerate(bytes(self._block.state)) if state == RowState.NEW and not ops[row]]
         if new and (tensordict is None or not self._shows_all(tensordict)):
             raise ResetNeeded(f"_reset leaves out envs {new}, which have never been reset: reset them too")

@@ -195,6 +195,13 @@ class OutputReader:
                 values[position] = self._unusual(layout.keys[position], value)
         return OutputRow(layout, values, is_complete)
 
+    def layout_of(self, keys: tuple[Key, ...]) -> RowLayout:
+        """The layout of leaves that another reader of the same specs has found to be as they should."""
+        found = self._layouts.get(keys)
+        if found is None:
+            found = self._layouts[keys] = RowLayout(self, keys)
+        return found
+
     def stacked(self, made: Sequence[object]) -> OutputRows | None:
         """What all envs of a batch gave, a leaf at a time; None where an output has to be looked at by itself."""
         values = []

@@ -105,7 +105,7 @@ class TensorDictFace(EngineFace):
 
     def on(self, device: torch.device) -> TensorDictFace:
         """The same engine's face on another device."""
-        face = TensorDictFace(self.engine, device, self._selection, self._share_individual_td)
+        face = type(self)(self.engine, device, self._selection, self._share_individual_td)
         face._last, face._last_outputs = self._last, self._last_outputs
         return face
 

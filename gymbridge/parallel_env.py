@@ -21,6 +21,7 @@ from gymbridge.engine.workers import StartMethod
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.env_kind import EnvKind
 from gymbridge.envs.gym_face import GymFace, GymFaceOptions
+from gymbridge.envs.needs_torch import need_torch
 from gymbridge.envs.per_env import PerEnv
 from gymbridge.envs.remote_face import RemoteTensorDictFace
 from gymbridge.envs.remote_host import RemoteTensorDictOptions
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["ParallelEnv"]
 
 _numbers = count()
+
+_WITH_TORCH = ("gymbridge.envs.remote_host",)
+"""What workers of TensorDict envs import: it takes seconds, so it is done once, before they are forked."""
 
 
 class ParallelEnv(BatchedEnvBase):
@@ -196,6 +200,7 @@ class ParallelEnv(BatchedEnvBase):
             num_sub_threads=own["num_sub_threads"],
             start_timeout=own["start_timeout"],
             shutdown_timeout=own["shutdown_timeout"],
+            preload=_WITH_TORCH if self._use_buffers is False or need_torch(self._makers) else (),
         )
         try:
             described: list[AnyEnvDescription] = engine.descriptions

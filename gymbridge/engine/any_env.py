@@ -22,7 +22,7 @@ from gymbridge.engine.layout import Leaf
 __all__ = ["AnyEnvDescription", "AnyEnvOptions", "EnvBase", "WrappedGymOptions", "core_objects"]
 
 
-class EnvBase(ABC):
+class EnvBase(ABC):  # noqa: B024  # it only looks for a method
     """The type of TensorDict envs, told by what they have: ``gymbridge.envs.EnvBase`` itself is not to be imported.
 
     Example:

@@ -55,6 +55,8 @@ class ParallelEngine(Generic[Description]):
         num_sub_threads: threads of numerical libraries in a worker; None to leave them alone.
         start_timeout: seconds until all envs are made.
         shutdown_timeout: seconds that ``close`` gives the workers unless it is told otherwise.
+        preload: modules that the envs need and that take long to import, see
+            :func:`~gymbridge.engine.workers.start.start_worker`.
 
     Attributes:
         num_envs: number of envs.
@@ -99,6 +101,7 @@ class ParallelEngine(Generic[Description]):
         num_sub_threads: int | None = None,
         start_timeout: float | None = 60.0,
         shutdown_timeout: float | None = 10.0,
+        preload: Sequence[str] = (),
     ):
         makers = list(makers)
         if not makers:
@@ -118,7 +121,14 @@ class ParallelEngine(Generic[Description]):
         ]
         threads = {} if num_sub_threads is None else dict.fromkeys(_THREAD_VARIABLES, str(num_sub_threads))
         self._crew = Crew(
-            parts, jobs, makers, method=method, daemon=daemon, environ={**threads}, start_timeout=start_timeout
+            parts,
+            jobs,
+            makers,
+            method=method,
+            daemon=daemon,
+            environ={**threads},
+            start_timeout=start_timeout,
+            preload=preload,
         )
         self.descriptions: list[Description] = [each for told in self._crew.made for each in told]
         self._all_workers = range(self.num_workers)

@@ -35,7 +35,7 @@ class Crew:
         parts: the rows of each worker.
         jobs: what each runs.
         makers: of all envs; to say which of them cannot be pickled.
-        method, daemon: see :func:`~gymbridge.engine.workers.start.start_worker`.
+        method, daemon, preload: see :func:`~gymbridge.engine.workers.start.start_worker`.
         environ: variables that the workers have otherwise than this process.
         start_timeout: seconds until all have made their envs.
 
@@ -57,6 +57,7 @@ class Crew:
         daemon: bool,
         environ: dict[str, str | None],
         start_timeout: float | None,
+        preload: Sequence[str] = (),
     ):
         self.parts = parts
         self.dead: dict[int, WorkerDiedError] = {}
@@ -85,6 +86,7 @@ class Crew:
                             pass_descriptors=[mail],
                             daemon=daemon,
                             timeout=start_timeout,
+                            preload=preload,
                             what=f"what worker {number} is to run",
                         )
                     )

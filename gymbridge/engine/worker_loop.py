@@ -53,6 +53,8 @@ class EnvWorker:
             os.sched_setaffinity(0, self.cores)
         mailbox = Mailbox(os.dup(side.descriptors[0]))
         os.register_at_fork(after_in_child=mailbox.close)
+        if "torch" in sys.modules:  # its generator is one that all forks of a process have
+            sys.modules["torch"].manual_seed(int.from_bytes(os.urandom(8), "little"))
         try:
             envs = make_all(self.makers, *self.options.kinds, first=self.first_row)
         except Exception as error:

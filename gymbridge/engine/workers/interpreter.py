@@ -12,16 +12,19 @@ from multiprocessing import spawn
 __all__ = ["interrupts_blocked", "new_interpreter", "own_signals"]
 
 
-def new_interpreter(function: str, descriptors: Sequence[int], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def new_interpreter(
+    function: str, descriptors: Sequence[int], environ: Mapping[str, str], arguments: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
     """Starts a new interpreter that calls one function and exits with what it returns.
 
     It has this process's interpreter flags and ``sys.path``, the given descriptors and no others, and an empty standard
     input. SIGINT is blocked until the function unblocks it, so that a Ctrl-C during the start does not end it.
 
     Args:
-        function: ``"module:name"``; it is called with the descriptors' numbers, as strings.
+        function: ``"module:name"``; it is called with a list: the descriptors' numbers, as strings, and ``arguments``.
         descriptors: what it inherits.
         environ: its environment variables.
+        arguments: what the function is told beside.
     """
     module, _, name = function.partition(":")
     # the path comes first of all: what the interpreter puts there itself, the working directory, is never looked into
@@ -33,7 +36,7 @@ def new_interpreter(function: str, descriptors: Sequence[int], environ: Mapping[
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as `multiprocessing` does
     with interrupts_blocked():
         return subprocess.Popen(
-            [executable, *flags, "-c", code, *map(str, descriptors)],
+            [executable, *flags, "-c", code, *map(str, descriptors), *arguments],
             stdin=subprocess.DEVNULL,
             pass_fds=descriptors,
             env=environ,

@@ -34,6 +34,7 @@ def start_worker(
     pass_descriptors: Sequence[int] = (),
     daemon: bool = False,
     timeout: float | None = 60.0,
+    preload: Sequence[str] = (),
     what: str = "the job",
 ) -> WorkerProcess:
     """Starts a process that runs ``job(worker_side)`` and ends.
@@ -54,6 +55,8 @@ def start_worker(
         daemon: whether a worker that ``multiprocessing`` started may not start ``multiprocessing`` processes itself;
             those of ``"starter"`` and ``"exec"`` always may.
         timeout: seconds that the starter process may take for its part.
+        preload: modules that the job needs and that take long to import: for ``"starter"``, there is one starter more
+            that has imported them.
         what: name of the job in the error.
 
     Raises:
@@ -93,7 +96,7 @@ def start_worker(
         return MultiprocessingWorker("fork", job, pass_descriptors, surroundings, daemon)
     pickled = dumps(job, what)
     if method == "starter":
-        return _fork(pickled, surroundings, pass_descriptors, timeout)
+        return _fork(pickled, surroundings, pass_descriptors, timeout, preload)
     payload = write_payload(surroundings.packed({}), pickled)
     try:
         if method == "exec":
@@ -103,9 +106,11 @@ def start_worker(
         os.close(payload)
 
 
-def _fork(job: bytes, surroundings: Surroundings, passed: Sequence[int], timeout: float | None) -> WorkerProcess:
+def _fork(
+    job: bytes, surroundings: Surroundings, passed: Sequence[int], timeout: float | None, preload: Sequence[str]
+) -> WorkerProcess:
     for _ in range(_TRIES):
-        starter = running_starter(timeout)
+        starter = running_starter(timeout, preload)
         payload = write_payload(surroundings.packed(starter.known), job)
         try:
             return ForkedWorker(starter, payload, passed, timeout)

@@ -48,6 +48,7 @@ class Starter:
 
     Args:
         timeout: seconds that it may take until it has imported what workers need.
+        modules: what it imports beside what all workers need.
 
     Attributes:
         pid: its process id.
@@ -57,12 +58,12 @@ class Starter:
         WorkerStartError: it took longer, or ended.
     """
 
-    def __init__(self, timeout: float | None):
+    def __init__(self, timeout: float | None, modules: Sequence[str] = ()):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.pidfd_open(os.getpid())
         try:
             environ = {**without_mpi(os.environ), **_ONE_THREAD}
-            self._process = new_interpreter(_PROGRAM, [theirs.fileno(), parent], environ)
+            self._process = new_interpreter(_PROGRAM, [theirs.fileno(), parent], environ, modules)
         except BaseException:
             ours.close()
             raise
@@ -157,34 +158,32 @@ class Starter:
 
 
 _lock = threading.Lock()
-_starter: Starter | None = None
+_starters: dict[tuple[str, ...], Starter] = {}
 
 
-def running_starter(timeout: float | None) -> Starter:
-    """This process's starter: begun at the first call, and anew where it was killed."""
-    global _starter
+def running_starter(timeout: float | None, modules: Sequence[str] = ()) -> Starter:
+    """This process's starter that has imported these modules: begun at the first call, and anew where it was killed."""
+    key = tuple(modules)
     with _lock:
-        if _starter is None or not _starter.is_alive:
-            if _starter is not None:
-                _starter.stop()
-            _starter = Starter(timeout)
-        return _starter
+        starter = _starters.get(key)
+        if starter is None or not starter.is_alive:
+            if starter is not None:
+                starter.stop()
+            starter = _starters[key] = Starter(timeout, key)
+        return starter
 
 
 def _stop() -> None:
-    global _starter
     with _lock:
-        if _starter is not None:
-            _starter.stop()
-            _starter = None
+        while _starters:
+            _starters.popitem()[1].stop()
 
 
 def _forget() -> None:
-    global _lock, _starter
+    global _lock
     _lock = threading.Lock()  # another thread of the parent may have held it
-    if _starter is not None:
-        _starter.forget()
-        _starter = None
+    while _starters:
+        _starters.popitem()[1].forget()
 
 
 atexit.register(_stop)

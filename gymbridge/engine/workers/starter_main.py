@@ -52,13 +52,13 @@ def main(arguments: list[str]) -> int:
     """Serves until the parent is gone.
 
     Args:
-        arguments: descriptors of the control socket and of the parent's pidfd.
+        arguments: descriptors of the control socket and of the parent's pidfd, and more modules to import.
     """
-    control, parent = map(int, arguments)
+    control, parent = map(int, arguments[:2])
     own_signals()
     for descriptor in (control, parent):
         os.set_inheritable(descriptor, False)
-    for name in PRELOADED:
+    for name in (*PRELOADED, *arguments[2:]):
         importlib.import_module(name)
     starter = _Starter(control, parent)
     starter.greet()

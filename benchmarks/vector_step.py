@@ -200,6 +200,24 @@ def gymbridge_serial(kind: str, num_envs: int) -> tuple[Run, Close]:
     return tensordict_engine(SerialEnv(num_envs, functools.partial(make, kind)))
 
 
+def torchrl_parallel(kind: str, num_envs: int) -> tuple[Run, Close]:
+    from torchrl.envs import ParallelEnv
+
+    return tensordict_engine(ParallelEnv(num_envs, functools.partial(torchrl_env, kind)))
+
+
+def gymbridge_parallel(kind: str, num_envs: int) -> tuple[Run, Close]:
+    from gymbridge import ParallelEnv
+
+    return tensordict_engine(ParallelEnv(num_envs, functools.partial(make, kind)))
+
+
+def gymbridge_parallel_piped(kind: str, num_envs: int) -> tuple[Run, Close]:
+    from gymbridge import ParallelEnv
+
+    return tensordict_engine(ParallelEnv(num_envs, functools.partial(gymbridge_env, kind), use_buffers=False))
+
+
 def single(drive: Callable[[Any], tuple[Run, Close]], make_env: Callable[[str], Any]) -> Build:
     return lambda kind, num_envs: drive(make_env(kind))
 
@@ -243,6 +261,16 @@ VECTOR_CANDIDATES = {
     ),
     "torchrl-serial": Candidate("TorchRL `SerialEnv`", torchrl_serial, "gymbridge-serial"),
     "gymbridge-serial": Candidate("**gymbridge `SerialEnv`**", gymbridge_serial, "gymbridge-serial"),
+    "torchrl-parallel": Candidate("TorchRL `ParallelEnv`", torchrl_parallel, "gymbridge-parallel", by_default=False),
+    "gymbridge-parallel": Candidate(
+        "**gymbridge `ParallelEnv`**", gymbridge_parallel, "gymbridge-parallel", by_default=False
+    ),
+    "gymbridge-parallel-piped": Candidate(
+        "**gymbridge `ParallelEnv`, `use_buffers=False`**",
+        gymbridge_parallel_piped,
+        "gymbridge-parallel",
+        by_default=False,
+    ),
 }
 
 SINGLE_CANDIDATES = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import pickletools
+import io
 import sys
 from collections.abc import Iterable
-from types import ModuleType
+from contextlib import suppress
+from types import FunctionType, ModuleType
+from typing import Any
 
 import cloudpickle
 
@@ -30,14 +32,25 @@ def need_torch(makers: Iterable[EnvMaker]) -> bool:
     """
     named: set[str] = set()
     for source, kwargs in {id(maker.source): (maker.source, maker.kwargs) for maker in makers}.values():
-        try:
-            pickled = cloudpickle.dumps((source, kwargs))
-        except Exception:
-            continue
-        named.update(
-            argument.split(" ")[0] for _, argument, _ in pickletools.genops(pickled) if isinstance(argument, str)
-        )
+        with suppress(Exception):
+            _NamedModules(named).dump((source, kwargs))
     return any(_has_torch(sys.modules[name]) for name in named if name in sys.modules)
+
+
+class _NamedModules(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles, to no purpose but to see which modules are to be imported for it."""
+
+    def __init__(self, named: set[str]):
+        super().__init__(io.BytesIO())
+        self._named = named
+
+    def reducer_override(self, value: Any) -> Any:
+        reduced = super().reducer_override(value)
+        if isinstance(value, ModuleType):
+            self._named.add(value.__name__)
+        elif reduced is NotImplemented and isinstance(value, (type, FunctionType)):  # by name, that is
+            self._named.add(value.__module__)
+        return reduced
 
 
 def _has_torch(module: ModuleType) -> bool:

@@ -57,7 +57,7 @@ class RemoteTensorDictFace(TensorDictFace):
     ) -> SentInputs:
         masks = self._masks = self._row_masks(mask)
         with_root = Op.STEP_MAYBE_RESET in ops
-        if self.is_dense and type(tensordict) is TensorDict and masks is None:
+        if self.is_dense and type(tensordict) is TensorDict and masks is None and not self._one_hot_actions[0]:
             plan = self._envs[0]._spec_plan
             plan.require_inputs(tensordict, self.batch_size[:1])
             return SentInputs(self._for_step(tensordict, plan, with_root), None, False)

@@ -56,7 +56,6 @@ def test_objects_are_those_of_envs_run_by_hand(engine: Engine, name: str) -> Non
     check_env_specs(env)
 
 
-@pytest.mark.usefixtures("in_process")
 def test_an_object_handed_out_is_the_callers(engine: Engine) -> None:
     """What the env does to it later is not seen, and neither do ``next`` and the next root share it."""
 

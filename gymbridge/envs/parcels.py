@@ -66,11 +66,9 @@ class Parcel(NamedTuple):
 
     def _tensor(self, place: _Place) -> torch.Tensor:
         if not place.size:
-            made = torch.empty(place.shape, dtype=place.dtype)
-        else:
-            buffer = self.buffers[place.buffer]
-            made = torch.frombuffer(buffer, dtype=place.dtype, count=place.size, offset=place.offset)
-            made = made.view(place.shape)
+            return torch.empty(place.shape, dtype=place.dtype, device=place.device or _CPU)
+        buffer = self.buffers[place.buffer]
+        made = torch.frombuffer(buffer, dtype=place.dtype, count=place.size, offset=place.offset).view(place.shape)
         return made if place.device is None else made.to(place.device)
 
 
@@ -138,6 +136,9 @@ class Packer:
                 )
             return _Whole(tensor.detach().cpu())
         device = self._device(tensor.device) if self._keeps_devices and tensor.device != _CPU else None
+        shape = tuple(tensor.shape)
+        if tensor.is_meta:  # which holds no values
+            tensor = torch.empty(0, dtype=tensor.dtype)
         flat = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
         array = memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
         buffer = offset = 0
@@ -147,7 +148,7 @@ class Packer:
             end = places[-1].offset + arrays[-1].nbytes
             offset = -(-end // _ALIGNMENT) * _ALIGNMENT
         arrays.append(array)
-        places.append(_Place(tensor.dtype, tuple(tensor.shape), buffer, offset, flat.shape[0], device))
+        places.append(_Place(tensor.dtype, shape, buffer, offset, flat.shape[0], device))
         return len(places) - 1
 
     def _device(self, device: torch.device | None) -> str | None:

@@ -120,10 +120,16 @@ def gymbridge_sync() -> Any:
     return SyncVectorEnv
 
 
-def sb3_dummy(kind: str, num_envs: int) -> tuple[Run, Close]:
-    from stable_baselines3.common.vec_env import DummyVecEnv
+def gymbridge_async() -> Any:
+    from gymbridge.vector import AsyncVectorEnv
 
-    envs = DummyVecEnv([functools.partial(make, kind)] * num_envs)
+    return AsyncVectorEnv
+
+
+def sb3(name: str, kind: str, num_envs: int) -> tuple[Run, Close]:
+    from stable_baselines3.common import vec_env
+
+    envs = getattr(vec_env, name)([functools.partial(make, kind)] * num_envs)
     envs.reset()
     actions = [np.array([envs.action_space.sample() for _ in range(num_envs)]) for _ in range(NUM_ACTIONS)]
     return numpy_engine(envs, actions)
@@ -194,6 +200,24 @@ def gymbridge_serial(kind: str, num_envs: int) -> tuple[Run, Close]:
     return tensordict_engine(SerialEnv(num_envs, functools.partial(make, kind)))
 
 
+def torchrl_parallel(kind: str, num_envs: int) -> tuple[Run, Close]:
+    from torchrl.envs import ParallelEnv
+
+    return tensordict_engine(ParallelEnv(num_envs, functools.partial(torchrl_env, kind)))
+
+
+def gymbridge_parallel(kind: str, num_envs: int) -> tuple[Run, Close]:
+    from gymbridge import ParallelEnv
+
+    return tensordict_engine(ParallelEnv(num_envs, functools.partial(make, kind)))
+
+
+def gymbridge_parallel_piped(kind: str, num_envs: int) -> tuple[Run, Close]:
+    from gymbridge import ParallelEnv
+
+    return tensordict_engine(ParallelEnv(num_envs, functools.partial(gymbridge_env, kind), use_buffers=False))
+
+
 def single(drive: Callable[[Any], tuple[Run, Close]], make_env: Callable[[str], Any]) -> Build:
     return lambda kind, num_envs: drive(make_env(kind))
 
@@ -216,15 +240,37 @@ VECTOR_CANDIDATES = {
     "gymnasium-async": Candidate(
         "gymnasium `AsyncVectorEnv`",
         functools.partial(vector_env, lambda: gym.vector.AsyncVectorEnv),
-        "gymbridge-sync",
+        "gymbridge-async",
         by_default=False,
     ),
-    "sb3-dummy": Candidate("Stable-Baselines3 `DummyVecEnv`", sb3_dummy, "gymbridge-sync"),
+    "sb3-dummy": Candidate("Stable-Baselines3 `DummyVecEnv`", functools.partial(sb3, "DummyVecEnv"), "gymbridge-sync"),
+    "sb3-subproc": Candidate(
+        "Stable-Baselines3 `SubprocVecEnv`",
+        functools.partial(sb3, "SubprocVecEnv"),
+        "gymbridge-async",
+        by_default=False,
+    ),
     "gymbridge-sync": Candidate(
         "**gymbridge `SyncVectorEnv`**", functools.partial(vector_env, gymbridge_sync), "gymbridge-sync"
     ),
+    "gymbridge-async": Candidate(
+        "**gymbridge `AsyncVectorEnv`**",
+        functools.partial(vector_env, gymbridge_async),
+        "gymbridge-async",
+        by_default=False,
+    ),
     "torchrl-serial": Candidate("TorchRL `SerialEnv`", torchrl_serial, "gymbridge-serial"),
     "gymbridge-serial": Candidate("**gymbridge `SerialEnv`**", gymbridge_serial, "gymbridge-serial"),
+    "torchrl-parallel": Candidate("TorchRL `ParallelEnv`", torchrl_parallel, "gymbridge-parallel", by_default=False),
+    "gymbridge-parallel": Candidate(
+        "**gymbridge `ParallelEnv`**", gymbridge_parallel, "gymbridge-parallel", by_default=False
+    ),
+    "gymbridge-parallel-piped": Candidate(
+        "**gymbridge `ParallelEnv`, `use_buffers=False`**",
+        gymbridge_parallel_piped,
+        "gymbridge-parallel",
+        by_default=False,
+    ),
 }
 
 SINGLE_CANDIDATES = {

@@ -13,8 +13,13 @@ __version__ = "0.1.0.dev0"
 if TYPE_CHECKING:
     from gymbridge import engine, envs, errors, spaces, specs, vector  # noqa: F401
     from gymbridge.batched import BatchedEnvBase, SerialEnv  # noqa: F401
+    from gymbridge.parallel_env import ParallelEnv  # noqa: F401
 
-_HOMES = {"BatchedEnvBase": "gymbridge.batched", "SerialEnv": "gymbridge.batched"}
+_HOMES = {
+    "BatchedEnvBase": "gymbridge.batched",
+    "ParallelEnv": "gymbridge.parallel_env",
+    "SerialEnv": "gymbridge.batched",
+}
 """Public name -> the module that defines it."""
 
 _SUBMODULES = frozenset({"engine", "envs", "errors", "spaces", "specs", "vector"})

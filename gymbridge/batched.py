@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
+from gymbridge.engine.any_env import core_objects
 from gymbridge.engine.calls import exclusive
 from gymbridge.engine.gym_host import GymEnvDescription, close_all
 from gymbridge.engine.host import Engine
@@ -142,6 +143,13 @@ class BatchedEnvBase(EngineEnv):
         _ = self._face
         return self
 
+    def _take_common_device(self, devices: set[torch.device | None]) -> None:
+        """Takes over the device of the envs if none was given."""
+        if self._device is None and devices:
+            if len(devices) > 1:
+                raise ValueError(f"device: the envs have the devices {devices}: say which one the batch is to have")
+            self._device = devices.pop()
+
     def _require_open(self, call: str) -> None:
         """A batch that is closed starts again."""
         self.is_closed = False
@@ -245,10 +253,16 @@ class BatchedEnvBase(EngineEnv):
             return object.__getattribute__(self, name)
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._require_no_call(name)
+        return self._of_each_env(name)
+
+    def _require_no_call(self, name: str) -> None:
         if self._call_under_way is not None:
             raise RuntimeError(
                 f"{name}: refused while a call of {self._call_under_way} is under way, in this thread or another"
             )
+
+    def _of_each_env(self, name: str) -> PerEnv:
         engine = self._face.engine
         return PerEnv(_of_env(engine, row, name) for row in range(self.num_envs))
 
@@ -259,8 +273,8 @@ class BatchedEnvBase(EngineEnv):
         Raises:
             ValueError: a list or tuple of another length.
         """
-        for row, own in enumerate(_one_each("value", value, self.num_envs)):
-            self._face.engine.set_attribute(row, name, own)
+        each = _one_each("value", value, self.num_envs)
+        self._face.engine.each("set_attribute", [(name, own) for own in each])
 
 
 def _of_env(engine: Engine[Any], row: int, name: str) -> Any:
@@ -374,29 +388,16 @@ class SerialEnv(BatchedEnvBase):
         return TensorDictFace(engine, self._device, self._selection, self._share_individual_td)
 
     def _take_device(self, envs: list[EnvBase]) -> None:
-        """Takes over the device of the envs if none was given."""
-        devices = {env.device for env in envs}
-        if self._device is None and devices:
-            if len(devices) > 1:
-                raise ValueError(f"device: the envs have the devices {devices}: say which one the batch is to have")
-            self._device = devices.pop()
+        self._take_common_device({env.device for env in envs})
 
 
 def _require_distinct(made: list[Any]) -> None:
     """Refuses one env object from two makers, alone, in wrappers or in batches of their own."""
     found: dict[int, int] = {}
     for index, env in enumerate(made):
-        for core in _cores(env):
+        for core in core_objects(env):
             other = found.setdefault(id(core), index)
             if other != index:
                 raise ValueError(
                     f"the makers of envs {other} and {index} gave one and the same env: {reprlib.repr(core)}"
                 )
-
-
-def _cores(env: Any) -> list[Any]:
-    """The env without its wrappers; of a batch in this process itself and those of its envs."""
-    engine = env.engine if isinstance(env, EngineEnv) else None
-    if isinstance(engine, LocalEngine):
-        return [env, *(core for inner in engine.envs for core in _cores(inner))]
-    return [getattr(env, "unwrapped", env)]

@@ -5,7 +5,23 @@ Where gymnasium has an error for a case (``ClosedEnvironmentError``, ``ResetNeed
 
 from __future__ import annotations
 
-__all__ = ["EnvOutputError", "EnvSpecError", "SpecError", "UnsupportedSpaceError"]
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from pickle import PicklingError
+
+__all__ = [
+    "CallTimeoutError",
+    "EnvOutputError",
+    "EnvSpecError",
+    "RemoteEnvError",
+    "SpecError",
+    "UnpicklableError",
+    "UnsupportedSpaceError",
+    "WorkerDiedError",
+    "WorkerStartError",
+    "exit_text",
+]
 
 
 class UnsupportedSpaceError(TypeError):
@@ -40,3 +56,74 @@ class EnvSpecError(AssertionError):
 
 class EnvOutputError(ValueError):
     """An env returned something that its spaces do not allow; the message names env, key, got and expected."""
+
+
+class CallTimeoutError(multiprocessing.TimeoutError, TimeoutError):
+    """A call took longer than its caller wanted to wait.
+
+    It is the ``TimeoutError`` of ``multiprocessing`` too, since that is what gymnasium raises.
+    """
+
+
+class RemoteEnvError(RuntimeError):
+    """An env in a worker process raised an exception that cannot be rebuilt in this one.
+
+    Attributes:
+        type_name: module and name of its type.
+        env_message: its message.
+    """
+
+    def __init__(self, type_name: str, env_message: str):
+        self.type_name = type_name
+        self.env_message = env_message
+        super().__init__(f"{type_name}: {env_message}")
+
+    def __reduce__(self) -> tuple[type[RemoteEnvError], tuple[str, str]]:
+        return type(self), (self.type_name, self.env_message)
+
+
+class WorkerDiedError(RuntimeError):
+    """A worker process ended though nobody had asked it to.
+
+    Attributes:
+        worker: its number.
+        env_indices: the envs that it ran.
+        exit_code: its exit code, or minus the number of the signal that killed it; None if it could not be told.
+    """
+
+    def __init__(self, worker: int, env_indices: Sequence[int], exit_code: int | None):
+        self.worker = worker
+        self.env_indices = tuple(env_indices)
+        self.exit_code = exit_code
+        super().__init__(f"worker {worker}, which ran the envs {[*self.env_indices]}, has died: {exit_text(exit_code)}")
+
+    def __reduce__(self) -> tuple[type[WorkerDiedError], tuple[int, tuple[int, ...], int | None]]:
+        return type(self), (self.worker, self.env_indices, self.exit_code)
+
+
+def exit_text(code: int | None) -> str:
+    """How a process ended, in words.
+
+    Args:
+        code: its exit code, or minus the number of the signal that killed it; None where that is not known.
+
+    Example:
+        >>> exit_text(3), exit_text(-9)
+        ('exit code 3', 'killed by SIGKILL')
+    """
+    if code is None:
+        return "nobody could tell how"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+class WorkerStartError(RuntimeError):
+    """A worker process could not be started, or could not read what it is to run."""
+
+
+class UnpicklableError(PicklingError, TypeError):
+    """Something that is to go to a worker process cannot be pickled; the message names the part that is in the way."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import torch
 from own_envs import OwnBatch
 
-from gymbridge import SerialEnv
+from gymbridge import ParallelEnv, SerialEnv
 from gymbridge.envs import EnvBase, GymEnv
 
 Maker = Callable[[], gym.Env]
+
+EVERY_ENGINE = bool(os.environ.get("GYMBRIDGE_FUZZ"))
+"""Whether the engines that differ from another in one option alone are there too: each takes minutes."""
 
 
 def serial_of_gym_envs(makers: Sequence[Maker], device: Any, options: dict[str, Any]) -> EnvBase:
@@ -34,6 +39,18 @@ def serial_lazy(makers: Sequence[Maker], device: Any, options: dict[str, Any]) -
     return SerialEnv(len(makers), fns, device=device, share_individual_td=True)
 
 
+def parallel_of_gym_envs(makers: Sequence[Maker], device: Any, options: dict[str, Any], **others: Any) -> EnvBase:
+    fns = [lambda maker=maker: GymEnv(maker, **options) for maker in makers]
+    return ParallelEnv(len(makers), fns, device=device, **others)
+
+
+def parallel(makers: Sequence[Maker], device: Any, options: dict[str, Any], **others: Any) -> EnvBase:
+    """Of the gymnasium envs themselves, unless there are options, which only ``GymEnv`` takes."""
+    if options:
+        return parallel_of_gym_envs(makers, device, options, **others)
+    return ParallelEnv(len(makers), list(makers), device=device, **others)
+
+
 def own(makers: Sequence[Maker], device: Any, options: dict[str, Any]) -> EnvBase:
     if options or device is not None:
         raise ValueError(f"got {options} on {device}: none of that is for an env that a user writes")
@@ -48,11 +65,13 @@ class Engine:
         name: as it shows in the test's id.
         batch_size: that of the env.
         build: makers of gymnasium envs, device and the options of ``GymEnv`` -> env.
+        in_process: the envs are objects of this process, which a test may look at.
     """
 
     name: str
     batch_size: tuple[int, ...]
     build: Callable[[Sequence[Maker], Any, dict[str, Any]], EnvBase]
+    in_process: bool = True
 
     @property
     def num_envs(self) -> int:
@@ -85,10 +104,27 @@ ENGINES = (
     Engine("SerialEnv-3", (3,), serial),
     Engine("SerialEnv-2-of-GymEnv", (2,), serial_of_gym_envs),
     Engine("SerialEnv-2-lazy", (2,), serial_lazy),
+    Engine("ParallelEnv-3", (3,), partial(parallel, num_workers=2), in_process=False),
+    Engine(
+        "ParallelEnv-2-pipes", (2,), partial(parallel_of_gym_envs, num_workers=1, use_buffers=False), in_process=False
+    ),
+    *(
+        [
+            Engine("ParallelEnv-1", (1,), parallel, in_process=False),
+            Engine("ParallelEnv-3-memmap", (3,), partial(parallel, num_workers=3, memmap=True), in_process=False),
+            Engine("ParallelEnv-2-of-GymEnv", (2,), partial(parallel_of_gym_envs, num_workers=1), in_process=False),
+            Engine("ParallelEnv-3-pipes", (3,), partial(parallel, num_workers=2, use_buffers=False), in_process=False),
+            Engine(
+                "ParallelEnv-2-lazy", (2,), partial(parallel_of_gym_envs, share_individual_td=True), in_process=False
+            ),
+        ]
+        if EVERY_ENGINE
+        else []
+    ),
 )
 
 OWN = Engine("own-EnvBase-3", (3,), own)
 """No engine, but an env that keeps the same contract."""
 
-BATCHED_ENVS = (SerialEnv,)
+BATCHED_ENVS = (SerialEnv, ParallelEnv)
 """The classes of batches: what later ones add is one line."""

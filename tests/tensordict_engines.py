@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gymbridge import SerialEnv
+from engines import EVERY_ENGINE
+
+from gymbridge import ParallelEnv, SerialEnv
 from gymbridge.envs import EnvBase
 
 __all__ = ["ALONE", "BATCHES", "TensorDictEngine"]
@@ -23,12 +25,14 @@ class TensorDictEngine:
         num_envs: number of envs; None for one that is in no batch.
         build: makers of the envs and options of the batch -> env.
         lazy: whether results are lazy stacks even of envs that agree.
+        in_process: the envs are objects of this process, which a test may look at.
     """
 
     name: str
     num_envs: int | None
     build: Callable[..., EnvBase]
     lazy: bool = False
+    in_process: bool = True
 
     @property
     def batched(self) -> bool:
@@ -51,10 +55,26 @@ def serial(makers: Sequence[Maker], **options: object) -> EnvBase:
     return SerialEnv(len(makers), [*makers], **options)  # type: ignore[arg-type]
 
 
+def parallel(makers: Sequence[Maker], **options: object) -> EnvBase:
+    return ParallelEnv(len(makers), [*makers], **options)  # type: ignore[arg-type]
+
+
 ALONE = TensorDictEngine("alone", None, lambda makers: makers[0]())
 
 BATCHES = (
     TensorDictEngine("SerialEnv-1", 1, serial),
     TensorDictEngine("SerialEnv-3", 3, serial),
     TensorDictEngine("SerialEnv-3-lazy", 3, partial(serial, share_individual_td=True), lazy=True),
+    TensorDictEngine("ParallelEnv-3", 3, partial(parallel, num_workers=2), in_process=False),
+    *(
+        [
+            TensorDictEngine("ParallelEnv-1", 1, parallel, in_process=False),
+            TensorDictEngine("ParallelEnv-3-pipes", 3, partial(parallel, use_buffers=False), in_process=False),
+            TensorDictEngine(
+                "ParallelEnv-3-lazy", 3, partial(parallel, share_individual_td=True), lazy=True, in_process=False
+            ),
+        ]
+        if EVERY_ENGINE
+        else []
+    ),
 )

@@ -1,4 +1,4 @@
-"""The benchmark finds gymbridge's engines, and computes what it prints."""
+"""The benchmarks run; the large one finds gymbridge's engines, and computes what it prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).parents[1] / "benchmarks" / "vector_step.py"
+PROGRAMS = Path(__file__).parents[1] / "benchmarks"
+PROGRAM = PROGRAMS / "vector_step.py"
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +47,11 @@ def test_a_peer_that_fails_says_why_and_leaves_its_cell_empty(vector_step: Any) 
     printed = vector_step.table(list(cells), {"null N=2": cells}).splitlines()
     assert [line.split("|")[2].strip() for line in printed[2:]] == ["-", "4"]
     assert vector_step.failures({"null N=2": cells}) == ["- sb3-dummy, null N=2: no such module"]
+
+
+def test_worker_starts_are_measured_by_every_method(subprocess_env: dict[str, str]) -> None:
+    command = [sys.executable, PROGRAMS / "worker_start.py", "--num-workers=1", "--rounds=1", "--programs=1"]
+    done = subprocess.run(command, env=subprocess_env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    methods = [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:]]
+    assert methods == ["starter", "exec", "fork", "spawn", "forkserver"]

@@ -17,6 +17,9 @@ from gymbridge import errors
         errors.SpecError("x"),
         errors.EnvOutputError("x"),
         errors.UnsupportedSpaceError("x"),
+        errors.RemoteEnvError("games.Crash", "x"),
+        errors.WorkerDiedError(1, range(2, 4), -9),
+        errors.CallTimeoutError("x"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -24,4 +27,4 @@ def test_an_error_can_be_pickled_and_copied(error: Exception) -> None:
     for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
         assert type(again) is type(error)
         assert str(again) == str(error)
-        assert getattr(again, "faults", None) == getattr(error, "faults", None)
+        assert vars(again) == vars(error)

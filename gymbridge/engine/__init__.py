@@ -13,12 +13,48 @@ One round, as :meth:`LocalEngine.run <gymbridge.engine.local.LocalEngine.run>` d
       |
       |-- copies what the caller is to have out of next and root, once
 
+The same round in a :class:`~gymbridge.engine.parallel.ParallelEngine`, whose workers each have a run of rows::
+
+    caller                        memory that all share                    worker w, of the rows a to b-1
+      |                                                                       |
+      |-- actions ------------->  input  [N, ...]                             |
+      |-- ops ----------------->  op     [N] uint8                            |
+      |-- lists, objects, reset kwargs, if any ->  mailbox w                  |
+      |                                                                       |
+      |== a byte on a pipe, to each worker that has an op but IDLE =========> | wakes
+      |                           input, op  [a:b] ----------------------->   | its host runs the rows, as above
+      |                           next, root, state, source  [a:b]  <-------  |
+      |                           mailbox w  <-- infos, errors, objects, if any
+      | <======================================= a byte on a pipe =========== | waits for the next byte
+      |
+      |-- reads the mailboxes that have mail, and what the block has, as above
+
+- Who waits, waits for a byte; the caller, and where cores are free the worker, looks for it in shared memory first, for
+  a moment. End-of-file on a pipe, or a pidfd, tells of the other side's death, so nobody polls.
+- A byte says what is asked or done (:mod:`~gymbridge.engine.protocol`); a mailbox holds one message and is written
+  before the byte that tells of it. It is a file, so nobody waits for a reader and no interrupt leaves half a message.
+- Beside rounds a byte may ask for verbs of the host (attributes, calls, states, seeds), with the mailbox both ways. One
+  round or call is under way at a time; each worker concerned answers it once.
+- A caller that gave up (Ctrl-C, a time-out) does not know which bytes are under way. Before the next call it sends each
+  worker a byte that comes back behind all others: ``settle``.
+- A worker is dead when its pipe or pidfd says so. Its rows fail, the others' are kept, and what touches its envs later
+  is refused with the same error.
+- At the start each worker makes its envs and describes them; the front looks whether they fit together; ``allocate``
+  then makes the memory and hands its descriptor over, and each worker makes its host over its own rows, which knows of
+  no others.
+
 - :mod:`~gymbridge.engine.codes`: the op codes, row states and sources, one byte a row.
 - :mod:`~gymbridge.engine.layout` and :mod:`~gymbridge.engine.block`: where each leaf lies, and the memory.
 - :mod:`~gymbridge.engine.host`: what an engine asks of the thing that runs envs; :mod:`~gymbridge.engine.gym_host` runs
   gymnasium envs, checking what they return with :mod:`~gymbridge.engine.conform` and writing it with
   :mod:`~gymbridge.engine.rows`; :mod:`~gymbridge.engine.contract` looks for all that is wrong with an env at once.
+- :mod:`~gymbridge.engine.workers`: worker processes, whatever they run; :mod:`~gymbridge.engine.shared_memory`: memory
+  that they share.
 - :mod:`~gymbridge.engine.local`: the engine whose host is in this process.
+- :mod:`~gymbridge.engine.parallel`: the engine whose hosts are in workers; :mod:`~gymbridge.engine.supervision` starts,
+  awaits and ends them, :mod:`~gymbridge.engine.worker_loop` is what they run, :mod:`~gymbridge.engine.protocol` is what
+  both know; :mod:`~gymbridge.engine.mailbox`, :mod:`~gymbridge.engine.remote_errors` and
+  :mod:`~gymbridge.engine.gym_inputs`: messages, exceptions and actions on their way.
 - :mod:`~gymbridge.engine.reader`: how a front reads the block.
 - :mod:`~gymbridge.engine.calls`: refuses a call while another of the same front is under way.
 - :mod:`~gymbridge.engine.failures`: from the errors of a round to the exception that the caller sees.

@@ -15,13 +15,21 @@ Key = tuple[str, ...]
 
 
 class Block:
-    """The memory of a layout, zeroed, and the arrays in it.
+    """The memory of a layout, and the arrays in it.
+
+    Args:
+        layout: the layout.
+        memory: ``[layout.nbytes]`` uint8 or more, aligned to 64 bytes, which other processes may see too; unless given,
+            private memory, all zeros.
 
     Attributes:
         layout: the layout.
         input, next, root: leaf key -> array ``[num_rows, *leaf.shape]``, a view of the memory; an array of objects,
             this process's own, for a leaf of objects.
         op, state, source: the control bytes, as memoryviews: indexing them costs less than indexing an array.
+
+    Raises:
+        ValueError: ``memory`` is too small, of another dtype, not aligned, not contiguous or read-only.
 
     Example:
         >>> from gymbridge.engine.layout import Leaf
@@ -32,9 +40,9 @@ class Block:
         b'\\x00\\x00'
     """
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: Layout, memory: npt.NDArray[np.uint8] | None = None):
         self.layout = layout
-        self._memory = self._allocate(layout.nbytes)
+        self._memory = self._allocate(layout.nbytes) if memory is None else _checked(memory, layout.nbytes)
         self.input = self._arrays("input")
         self.next = self._arrays("next")
         self.root = self._arrays("root")
@@ -56,3 +64,14 @@ class Block:
         if field.dtype.hasobject:
             return np.full(field.shape, None, object)
         return self._memory[field.offset : field.offset + field.nbytes].view(field.dtype).reshape(field.shape)
+
+
+def _checked(memory: npt.NDArray[np.uint8], nbytes: int) -> npt.NDArray[np.uint8]:
+    fits = memory.dtype == np.uint8 and memory.ndim == 1 and memory.nbytes >= nbytes
+    if not (fits and memory.flags.c_contiguous and memory.flags.writeable and memory.ctypes.data % ALIGNMENT == 0):
+        raise ValueError(
+            f"memory: got {memory.dtype} of shape {memory.shape} at {memory.ctypes.data:#x}, "
+            f"{'writeable' if memory.flags.writeable else 'read-only'}; expected uint8 of {nbytes} bytes or more, "
+            f"contiguous, writeable and aligned to {ALIGNMENT} bytes"
+        )
+    return memory[:nbytes]

@@ -9,7 +9,7 @@ from typing import NoReturn
 from gymbridge.engine.codes import RowState
 from gymbridge.errors import EnvOutputError
 
-__all__ = ["fail_rows", "raise_env_error", "unmarked", "why_not_stepped"]
+__all__ = ["fail_rows", "mark_error", "raise_env_error", "unmarked", "why_not_stepped"]
 
 
 def raise_env_error(errors: Mapping[int, Exception]) -> NoReturn:
@@ -24,13 +24,17 @@ def raise_env_error(errors: Mapping[int, Exception]) -> NoReturn:
     if type(error) is EnvOutputError and not str(error).startswith(f"env {row}: "):
         error.args = (f"env {row}: {error}",)
     others = sorted(set(errors) - {row})
-    note = f"raised by env {row}" + (f"; envs {others} failed in the same call" if others else "")
+    mark_error(error, row, f"raised by env {row}" + (f"; envs {others} failed in the same call" if others else ""))
+    raise error
+
+
+def mark_error(error: Exception, row: int, note: str) -> None:
+    """Gives an exception ``env_index`` and, on Python 3.11 and later, a note, where its type takes them."""
     with suppress(Exception):  # whatever its type does to those who set an attribute, the env's own error comes out
         error.env_index = row  # type: ignore[attr-defined]
     with suppress(Exception):
         if note not in getattr(error, "__notes__", ()):  # an env may raise one object again and again
             error.add_note(note)
-    raise error
 
 
 def unmarked(error: Exception) -> Exception:

@@ -14,8 +14,10 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.conform import Conform, casting, exact, flag
 from gymbridge.engine.contract import env_faults
+from gymbridge.engine.dispatch import FollowsPaths
 from gymbridge.engine.env_state import env_state, load_env_state
 from gymbridge.engine.failures import fail_rows
+from gymbridge.engine.gym_inputs import GymInputs
 from gymbridge.engine.host import NOTHING, Report
 from gymbridge.engine.layout import Leaf
 from gymbridge.engine.rows import NumbersOnly, SectionRows, info_entries, row_views, snapshot
@@ -56,9 +58,18 @@ class GymHostOptions:
         """What an env says of itself."""
         return GymEnvDescription.of(env, self)
 
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """What the makers may give."""
+        return (gym.Env,)
+
     def host(self, envs: Sequence[gym.Env[Any, Any]], block: Block) -> GymHost:
         """The host that runs the envs over a block."""
         return GymHost(envs, self, block)
+
+    def inputs(self, description: GymEnvDescription, block: Block) -> GymInputs:
+        """How actions reach a host in another process."""
+        return GymInputs(description.input_leaves, block)
 
     @classmethod
     def for_gymnasium(cls, reward_dtype: np.dtype[Any]) -> GymHostOptions:
@@ -114,7 +125,7 @@ class GymEnvDescription:
         )
 
 
-class GymHost:
+class GymHost(FollowsPaths):
     """Runs gymnasium envs, one a row.
 
     Args:
@@ -129,8 +140,8 @@ class GymHost:
         >>> env = GymEnvDescription.of(envs[0], options)
         >>> block = Block(Layout(2, input=env.input_leaves, next=env.next_leaves, root=env.root_leaves))
         >>> host = GymHost(envs, options, block)
-        >>> _ = host.run(bytes([Op.RESET, Op.RESET]), [None, None], [{"seed": 0}, {"seed": 1}])
-        >>> _ = host.run(bytes([Op.IDLE, Op.STEP]), [None, 1])
+        >>> _ = host.run(bytes([Op.RESET, Op.RESET]), None, [{"seed": 0}, {"seed": 1}])
+        >>> _ = host.run(bytes([Op.IDLE, Op.STEP]), [np.array([0, 1])])
         >>> block.next["reward",]
         array([0., 1.])
         >>> host.close()
@@ -144,6 +155,9 @@ class GymHost:
         self._warn_of_unknown_infos = options.warn_of_unknown_infos
 
         num_rows = len(self.envs)
+        self._actions = action_tree(self.envs[0].action_space)
+        self._one_action = self._actions.is_leaf
+        self._no_actions = [None] * num_rows
         tree = observation_tree(self.envs[0].observation_space)
         self._root = SectionRows(block.root, tree, options.conform, options.info_leaves)
         self._next = SectionRows(block.next, tree, options.conform, options.info_leaves)
@@ -169,9 +183,22 @@ class GymHost:
             self._array_shape, self._array_dtype = leaf.shape, leaf.dtype
             self._array_rows = row_views(block.next[leaf.key])
 
-    def run(self, ops: bytes, inputs: Iterable[Any], reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> Report:
-        """See :class:`~gymbridge.engine.host.Host`."""
+    def run(
+        self, ops: bytes, inputs: Sequence[Any] | None, reset_kwargs: Sequence[Mapping[str, Any]] | None = None
+    ) -> Report:
+        """See :class:`~gymbridge.engine.host.Host`.
+
+        Args:
+            ops: one op a row.
+            inputs: the actions: for each leaf of the action space an array or a list with one item a row, of which
+                those of rows that do not step are ignored; None where no row steps.
+            reset_kwargs: keyword arguments of each row's reset.
+        """
         report = NOTHING
+        if inputs is None:
+            actions: Iterable[Any] = self._no_actions
+        else:
+            actions = inputs[0] if self._one_action else self._actions.rows(inputs, len(self._no_actions))
         rewards, terminations, truncations, source = self._reward, self._terminated, self._truncated, self._source
         array_shape, array_dtype, array_rows = self._array_shape, self._array_dtype, self._array_rows
         info_leaves, collect_infos = bool(self._options.info_leaves), self._options.collect_infos
@@ -182,7 +209,7 @@ class GymHost:
             truncations[:] = self._no_flags
         row = -1
         try:
-            for op, action, env in zip(ops, inputs, self.envs, strict=False):
+            for op, action, env in zip(ops, actions, self.envs, strict=False):
                 row += 1
                 if not op:
                     continue

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from gymbridge.engine.block import Block
+from gymbridge.engine.dispatch import Arguments
 from gymbridge.engine.layout import Leaf
 
-__all__ = ["NOTHING", "Engine", "EnvDescription", "Host", "HostOptions", "Report"]
+__all__ = ["NOTHING", "Engine", "EnvDescription", "Host", "HostOptions", "Inputs", "RemoteHostOptions", "Report"]
 
 
 class EnvDescription(Protocol):
@@ -68,8 +69,8 @@ class Host(Protocol):
 
         Args:
             ops: one :class:`~gymbridge.engine.codes.Op` a row.
-            inputs: what the rows are given, in the form that the host takes: of gymnasium envs one action a row, of
-                which those of rows that do not step are ignored.
+            inputs: what the rows are given, in the form that the host takes; of gymnasium envs the actions, a batch a
+                leaf.
             reset_kwargs: keyword arguments of each row's reset, where it is reset; None for none.
         """
 
@@ -81,6 +82,18 @@ class Host(Protocol):
 
     def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Attribute ``name`` of a row's env, called if it is callable."""
+
+    def follow(self, row: int, path: Sequence[str], call: Arguments | None = None) -> Any:
+        """An attribute of an attribute of … a row's env, which may live elsewhere.
+
+        Args:
+            path: the names, from the env on.
+            call: arguments and keyword arguments with which what is found there is called.
+
+        Returns:
+            What the call gave. Without a call what is found, or a :class:`~gymbridge.engine.dispatch.Kept` in place of
+            what cannot leave its env: something that can be called, or that cannot be pickled.
+        """
 
     def seed(self, row: int, seed: int | None, static_seed: bool) -> None:
         """Gives a row's env a seed for its next reset, or takes back with None what waits for one.
@@ -113,6 +126,52 @@ class HostOptions(Protocol[Env, Described]):
         """The host that runs the envs over a block, one a row; it closes them."""
 
 
+class Inputs(Protocol):
+    """How a round's inputs reach hosts in other processes: through the block's ``input``, and beside it what must.
+
+    The caller's side writes and takes apart, over the block of all rows; each host's side reads, over its own rows.
+    """
+
+    def write(self, inputs: Any) -> Any:
+        """Writes what has its place in the block.
+
+        Args:
+            inputs: what ``run`` was given.
+
+        Returns:
+            What is to travel beside the block; None for nothing, as is usual.
+        """
+
+    def part(self, beside: Any, start: int, stop: int) -> Any:
+        """What the host of the rows ``start`` to ``stop - 1`` is to get of what ``write`` gave; it pickles."""
+
+    def read(self, beside: Any) -> Any:
+        """In the worker: the inputs as its host takes them, the host's own.
+
+        Args:
+            beside: what ``part`` gave; None for nothing.
+        """
+
+
+class RemoteHostOptions(HostOptions[Any, Described], Protocol[Described]):
+    """How a front wants envs to be run in workers, whose hosts, envs and descriptions nobody else holds.
+
+    It pickles, and so do the descriptions. What is imported to unpickle it, a worker imports.
+    """
+
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """What the makers may give; ``gymnasium.Env`` comes first."""
+
+    def inputs(self, description: Any, block: Block) -> Inputs:
+        """How the inputs of a round reach the hosts; made by the caller and by each worker.
+
+        Args:
+            description: that of the first env; all have the same leaves.
+            block: of all rows for the caller, of its own for a worker.
+        """
+
+
 class Engine(Host, Protocol[Description]):
     """What a front runs: a host of all rows, wherever the envs are, with what they say of themselves and the memory.
 
@@ -120,11 +179,28 @@ class Engine(Host, Protocol[Description]):
         num_envs: number of envs.
         descriptions: what each env says of itself.
         block: the memory, once ``allocate`` has made it.
+        unsettled: whether ``settle`` is to be called before the block's ``state`` is read, since an interrupted call
+            has left something under way.
     """
 
     num_envs: int
     descriptions: list[Description]
     block: Block
+    unsettled: bool
+
+    def settle(self) -> None:
+        """Waits for what an interrupted call has left under way; the rows concerned are ``FAILED`` then."""
+
+    def require_workers(self) -> None:
+        """Raises ``WorkerDiedError`` if a worker has died."""
+
+    def each(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """A verb of :class:`Host` for each row, as far as possible at once.
+
+        Args:
+            verb: ``"attribute"``, ``"call"`` or another that is asked of a row.
+            arguments: those of each row, after the row's number.
+        """
 
     def allocate(self) -> None:
         """Makes the block, once the caller has seen from ``descriptions`` that the envs fit together."""

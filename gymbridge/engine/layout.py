@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -66,15 +67,35 @@ class Layout:
         (8,)
     """
 
+    sections: Mapping[str, Mapping[Key, Field]]
+
     def __init__(self, num_rows: int, *, input: Iterable[Leaf], next: Iterable[Leaf], root: Iterable[Leaf]):
         byte = np.dtype(np.uint8)
         control = [Leaf((name,), (), byte) for name in ("op", "state", "source")]
         self.num_rows = num_rows
         self.nbytes = 0
-        self.sections: Mapping[str, Mapping[Key, Field]] = {
+        self.sections = {
             name: self._place(name, leaves)
             for name, leaves in (("control", control), ("input", input), ("next", next), ("root", root))
         }
+
+    def rows(self, start: int, stop: int) -> Layout:
+        """The places of some of the rows, in the same memory: a host that has them need not know of the others.
+
+        Example:
+            >>> reward = Leaf(("reward",), (), np.dtype(np.float64))
+            >>> layout = Layout(8, input=[], next=[reward], root=[])
+            >>> part = layout.rows(6, 8)
+            >>> part.num_rows, part.sections["next"]["reward",].offset - layout.sections["next"]["reward",].offset
+            (2, 48)
+        """
+        part = copy(self)
+        part.num_rows = stop - start
+        part.sections = {
+            name: {key: _rows_of(field, start, stop) for key, field in fields.items()}
+            for name, fields in self.sections.items()
+        }
+        return part
 
     def _place(self, section: str, leaves: Iterable[Leaf]) -> dict[Key, Field]:
         fields: dict[Key, Field] = {}
@@ -84,3 +105,9 @@ class Layout:
             fields[key] = Field(self.nbytes, (self.num_rows, *shape), dtype)
             self.nbytes += -(-fields[key].nbytes // ALIGNMENT) * ALIGNMENT
         return fields
+
+
+def _rows_of(field: Field, start: int, stop: int) -> Field:
+    num_rows, *shape = field.shape
+    bytes_a_row = field.nbytes // num_rows
+    return Field(field.offset + start * bytes_a_row, (stop - start, *shape), field.dtype)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from gymbridge.engine.block import Block
+from gymbridge.engine.dispatch import Arguments
 from gymbridge.engine.gym_host import close_all
 from gymbridge.engine.host import EnvDescription, Host, HostOptions, Report
 from gymbridge.engine.layout import Layout
@@ -35,13 +36,14 @@ class LocalEngine(Generic[Env, Description]):
         >>> from gymbridge.engine.gym_host import GymHostOptions
         >>> engine = LocalEngine([gym.make("CartPole-v1") for _ in range(2)], GymHostOptions())
         >>> engine.allocate()
-        >>> report = engine.run(bytes([Op.RESET] * 2), [None] * 2, [{"seed": 0}, {"seed": 1}])
+        >>> report = engine.run(bytes([Op.RESET] * 2), None, [{"seed": 0}, {"seed": 1}])
         >>> engine.block.root["observation",].shape
         (2, 4)
         >>> engine.close()
     """
 
     block: Block
+    unsettled = False
     _host: Host
 
     def __init__(self, envs: Iterable[Env], options: HostOptions[Env, Description]):
@@ -73,6 +75,21 @@ class LocalEngine(Generic[Env, Description]):
     def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Attribute ``name`` of a row's env, called if it is callable."""
         return self._host.call(row, name, args, kwargs)
+
+    def follow(self, row: int, path: Sequence[str], call: Arguments | None = None) -> Any:
+        """See :class:`~gymbridge.engine.host.Host`."""
+        return self._host.follow(row, path, call)
+
+    def each(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """A verb of the host for each row; see :class:`~gymbridge.engine.host.Engine`."""
+        ask = getattr(self._host, verb)
+        return [ask(row, *own) for row, own in enumerate(arguments)]
+
+    def settle(self) -> None:
+        """See :class:`~gymbridge.engine.host.Engine`; an interrupted round leaves nothing under way here."""
+
+    def require_workers(self) -> None:
+        """See :class:`~gymbridge.engine.host.Engine`; no worker here could have died."""
 
     def seed(self, row: int, seed: int | None, static_seed: bool) -> None:
         """Gives a row's env a seed for its next reset; see :class:`~gymbridge.engine.host.Host`."""

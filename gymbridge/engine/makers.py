@@ -10,6 +10,7 @@ from typing import Any
 import cloudpickle
 import gymnasium as gym
 
+from gymbridge.engine.failures import mark_error
 from gymbridge.engine.gym_host import close_all
 
 __all__ = ["EnvMaker", "make_all"]
@@ -66,8 +67,15 @@ def _is_env(source: Any) -> bool:
     return not isinstance(source, type) and hasattr(source, "reset") and hasattr(source, "step")
 
 
-def make_all(makers: Iterable[Callable[[], Any]], *kinds: type) -> list[Any]:
+def make_all(makers: Iterable[Callable[[], Any]], *kinds: type, first: int = 0) -> list[Any]:
     """Calls each maker; where one fails, the envs already made are closed and its error comes through.
+
+    The error gets the env's index as ``env_index`` and, on Python 3.11 and later, a note that names it.
+
+    Args:
+        makers: the makers.
+        kinds: what they may give, ``gymnasium.Env`` first.
+        first: index of the first maker's env.
 
     Raises:
         ValueError: no maker.
@@ -75,8 +83,9 @@ def make_all(makers: Iterable[Callable[[], Any]], *kinds: type) -> list[Any]:
             ``gymnasium.Env`` is the first.
     """
     envs: list[Any] = []
+    index = first
     try:
-        for index, maker in enumerate(makers):
+        for index, maker in enumerate(makers, first):
             if not callable(maker):
                 raise TypeError(
                     f"the maker of env {index}: got {reprlib.repr(maker)} of type {type(maker).__name__}, expected a "
@@ -92,7 +101,9 @@ def make_all(makers: Iterable[Callable[[], Any]], *kinds: type) -> list[Any]:
                 )
         if not envs:
             raise ValueError("got no maker of an env, expected one or more")
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, Exception):
+            mark_error(error, index, f"raised while env {index} was made")
         with suppress(Exception):  # what went wrong first is what the caller is to see
             close_all(env for env in envs if hasattr(env, "close"))
         raise

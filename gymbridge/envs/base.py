@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
 from gymbridge.envs.checking import output_faults
 from gymbridge.envs.done_groups import DoneGroups
+from gymbridge.envs.env_kind import EnvKind
 from gymbridge.envs.env_specs import KINDS, EnvSpecs, fake_tensordict, nothing_gained, shown_before
 from gymbridge.envs.inputs import DeviceLike, as_seed, env_device
 from gymbridge.envs.rollouts import rollout
@@ -444,6 +445,14 @@ class EnvBase(EnvSpecs, ABC):
     def _output_faults(self, num_steps: int, seed: int | None) -> list[str]:
         """What ``_reset`` and ``_step`` return against the specs, a line each."""
         return output_faults(self, num_steps)
+
+    def _engine_description(self) -> EnvKind:
+        """What the env says of itself to a batch in another process."""
+        return EnvKind(self.device, self.has_dynamic_specs)
+
+    def _inner_envs(self) -> Sequence[Any]:
+        """The envs in this process that the env runs."""
+        return ()
 
     # ---------------------------------------------------------------- seeds, devices, the end
 

@@ -17,7 +17,7 @@ from gymbridge.engine.host import Engine
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.done_groups import DoneGroups
 from gymbridge.envs.engine_face import EngineFace
-from gymbridge.envs.inputs import DeviceLike, as_seed, env_device, name_env
+from gymbridge.envs.inputs import DeviceLike, as_seed, env_device
 from gymbridge.envs.tensordicts import entry
 from gymbridge.envs.transitions import put_next
 from gymbridge.specs import Composite
@@ -208,10 +208,13 @@ class EngineEnv(OneCallAtATime, EnvBase):
         """
         return None if self._engine_face is None else self._engine_face.partial
 
+    def _inner_envs(self) -> Sequence[Any]:
+        return getattr(self.engine, "envs", ())
+
     def _output_faults(self, num_steps: int, seed: int | None) -> list[str]:
         rows: dict[str, list[int]] = {}
-        for row in range(self._num_rows):
-            for fault in self._face.engine.faults(row, num_steps, seed):
+        for row, faults in enumerate(self._face.engine.each("faults", [(num_steps, seed)] * self._num_rows)):
+            for fault in faults:
                 rows.setdefault(fault, []).append(row)
         return [f"envs {envs}: {fault}" if self.batch_size else fault for fault, envs in rows.items()]
 
@@ -250,8 +253,7 @@ class EngineEnv(OneCallAtATime, EnvBase):
             return
         self._seeds_given = (seeds, static_seed)
         with kept_generator():  # an env of the user's may seed torch, each with its own
-            for row, seed in enumerate(seeds):
-                self._engine_face.engine.seed(row, seed, static_seed)
+            self._engine_face.engine.each("seed", [(seed, static_seed) for seed in seeds])
 
     @property
     def _num_rows(self) -> int:
@@ -288,7 +290,8 @@ class EngineEnv(OneCallAtATime, EnvBase):
         engine = self._face.engine
         if not self._batch_size:
             return engine.state(0)
-        return {f"worker{row}": engine.state(row) for row in range(engine.num_envs)}
+        states = engine.each("state", [()] * engine.num_envs)
+        return {f"worker{row}": state for row, state in enumerate(states)}
 
     @exclusive
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -308,13 +311,7 @@ class EngineEnv(OneCallAtATime, EnvBase):
             if missing or len(state_dict) != engine.num_envs:
                 raise KeyError(f"state_dict: got the keys {[*state_dict]}, expected worker0 to worker{len(rows) - 1}")
             states = [state_dict[f"worker{row}"] for row in rows]
-        for row, state in zip(rows, states, strict=True):
-            try:
-                engine.load_state(row, state)
-            except Exception as error:
-                if self._batch_size:
-                    name_env(error, row)
-                raise
+        engine.each("load_state", [(state,) for state in states])
 
     # ---------------------------------------------------------------- copies, devices and the end
 

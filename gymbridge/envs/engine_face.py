@@ -103,7 +103,7 @@ class EngineFace(ABC):
         if mask is not None:
             self._require_own(tensordict)
             self._require_observations(tensordict, ops)
-        report = self.engine.run(ops, self._reset_inputs(tensordict, mask), reset_kwargs)
+        report = self._round(ops, self._reset_inputs(tensordict, mask), reset_kwargs)
         try:
             first = self._root_of(tensordict, self._untouched(idle, report), report)
         except BaseException:  # an interrupt or no memory: the caller does not see what the envs did
@@ -162,12 +162,17 @@ class EngineFace(ABC):
         return shown
 
     def _run(self, tensordict: TensorDictBase, mask: torch.Tensor | None, ops: bytes) -> Report:
+        if self.engine.unsettled:
+            self.engine.settle()
         states = bytes(self._block.state)
         if states != self._all_running:
             self._require_steppable(ops, states)
         if not any(ops):
             return NOTHING
-        return self.engine.run(ops, self._step_inputs(tensordict, mask, ops))
+        return self._round(ops, self._step_inputs(tensordict, mask, ops), None)
+
+    def _round(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None) -> Report:
+        return self.engine.run(ops, inputs, reset_kwargs)
 
     def require_steppable(self, mask: torch.Tensor | None) -> None:
         """Refuses to step envs of which one has to be reset before.
@@ -312,6 +317,8 @@ class EngineFace(ABC):
 
     def _require_observations(self, tensordict: TensorDictBase | None, ops: bytes) -> None:
         """Refuses to show an env that has never been reset and of which td shows nothing."""
+        if self.engine.unsettled:
+            self.engine.settle()
         new = [row for row, state in enumerate(bytes(self._block.state)) if state == RowState.NEW and not ops[row]]
         if new and (tensordict is None or not self._shows_all(tensordict)):
             raise ResetNeeded(f"_reset leaves out envs {new}, which have never been reset: reset them too")

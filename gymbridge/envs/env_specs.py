@@ -231,7 +231,7 @@ class SpecPlan:
             *(("next", *key) for spec in (observations, rewards, flags, states) for key in leaf_keys(spec)),
             *((*path, "_step") for path in self.groups.nested),
         ]
-        self._inputs = [*names, *self.optional]
+        self.inputs = [*names, *self.optional]
         self.next_root = NextRoot(observations, env.full_action_spec, rewards, flags)
 
     def require_inputs(self, tensordict: TensorDictBase, lead: torch.Size = _NO_LEAD) -> None:
@@ -255,7 +255,7 @@ class SpecPlan:
                 {name: entry(tensordict, name) for name in self.names}, tensordict.batch_size, tensordict.device
             )
             return given
-        return tensordict.select(*self._inputs, strict=False)
+        return tensordict.select(*self.inputs, strict=False)
 
 
 def fake_tensordict(

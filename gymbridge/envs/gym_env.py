@@ -13,6 +13,7 @@ from gymbridge.engine.local import LocalEngine
 from gymbridge.engine.makers import EnvMaker, make_all
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.engine_face import EngineFace
+from gymbridge.envs.env_kind import EnvKind
 from gymbridge.envs.gym_face import GymFace, GymFaceOptions
 from gymbridge.envs.info_specs import discover_infos
 from gymbridge.envs.inputs import DeviceLike
@@ -83,6 +84,10 @@ class GymEnv(EngineEnv):
         except BaseException:
             close_all(made)
             raise
+
+    def _engine_description(self) -> EnvKind:
+        kind = super()._engine_description()
+        return kind._replace(options=self.options, gym_env=self.options.host.describe(self.env))
 
     @property
     def env(self) -> gym.Env[Any, Any]:

@@ -20,7 +20,7 @@ from tensordict import TensorDict, TensorDictBase
 from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
 from gymbridge.engine.host import Engine, Report
 from gymbridge.engine.reader import BlockReader
-from gymbridge.envs.action_rows import TensorDictActionRows
+from gymbridge.envs.action_leaves import TensorDictActionLeaves
 from gymbridge.envs.done_groups import FLAGS
 from gymbridge.envs.engine_face import EngineFace, Rows
 from gymbridge.envs.info_specs import info_leaves
@@ -103,7 +103,7 @@ class GymFace(EngineFace):
         specs = _batched_specs(env, batch_size, device, options, selection)
         self._take_specs(specs)
         observations = specs["observation"]
-        self._action_rows = TensorDictActionRows(
+        self._action_leaves = TensorDictActionLeaves(
             env.action_space, specs["action"]["action"], batch_size, options.categorical_action_encoding
         )
 
@@ -125,7 +125,6 @@ class GymFace(EngineFace):
         self._objects = _object_entries(env, self._keys, observations, batch_size, device)
         self._moves = device is not None and device.type != "cpu"
         self._reward_dtype = options.reward_dtype if options.reward_dtype is torch.bfloat16 else None
-        self._no_actions = [None] * engine.num_envs
         self._latest = [np.empty_like(array) for array in self._next]
 
     def on(self, device: torch.device) -> GymFace:
@@ -142,10 +141,10 @@ class GymFace(EngineFace):
             self._copy = before
 
     def _reset_inputs(self, tensordict: TensorDictBase | None, mask: torch.Tensor | None) -> Any:
-        return self._no_actions
+        return None
 
     def _step_inputs(self, tensordict: TensorDictBase, mask: torch.Tensor | None, ops: bytes) -> Any:
-        return self._action_rows(tensordict, ops)
+        return self._action_leaves(tensordict, ops)
 
     # ---------------------------------------------------------------- from the block to tensors
 

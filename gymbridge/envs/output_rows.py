@@ -116,7 +116,7 @@ class OutputRows:
 
     def as_given(self, row: int) -> OutputRow:
         """What a row gave in the env's own tensors: the stacks are handed out, and may have been changed since."""
-        return self[row] if self.layout is None else self.layout.reader(self._made[row])
+        return self.layout.reader(self._made[row]) if self.layout is not None and self._made else self[row]
 
     def __len__(self) -> int:
         return len(self._rows) if self.layout is None else len(self.columns[0])
@@ -212,6 +212,13 @@ class OutputReader:
             if not (type(value) is _Tensor and value.dtype is dtype and value.shape == shape):
                 values[position] = self._unusual(layout.keys[position], value)
         return OutputRow(layout, values, is_complete)
+
+    def layout_of(self, keys: tuple[Key, ...]) -> RowLayout:
+        """The layout of leaves that another reader of the same specs has found to be as they should."""
+        found = self._layouts.get(keys)
+        if found is None:
+            found = self._layouts[keys] = RowLayout(self, keys)
+        return found
 
     def stacked(self, made: Sequence[Any]) -> OutputRows | None:
         """What all envs of a batch gave, a leaf at a time; None where an output has to be looked at by itself."""

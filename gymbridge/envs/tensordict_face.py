@@ -117,7 +117,7 @@ class TensorDictFace(EngineFace):
 
     def on(self, device: torch.device) -> TensorDictFace:
         """The same engine's face on another device."""
-        face = TensorDictFace(self.engine, device, self._selection, self._share_individual_td)
+        face = type(self)(self.engine, device, self._selection, self._share_individual_td)
         face._last, face._last_outputs = self._last, self._last_outputs
         return face
 
@@ -388,12 +388,12 @@ class TensorDictFace(EngineFace):
         """The root after a step of all envs, in tensors of its own; None where it takes a look at each row."""
         keys = self._assemble_root.keys
         leaves = [(entry(following, key[0]) if len(key) == 1 else following.get(key)).clone() for key in keys]
+        if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):  # objects are copied with their rows
+            return None
         if not len(report.resets):
             return self._assemble_root(leaves)
         resets = dict(report.resets.items())
         if self.groups.nested or self._masks is not None or any(out.layout.has_extras for out in resets.values()):
-            return None
-        if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
             return None
         for key, leaf in zip(keys, leaves, strict=True):
             if key in self._root_flags:  # an env that goes on is not done, nor is one after its reset

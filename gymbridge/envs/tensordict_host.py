@@ -12,6 +12,7 @@ from tensordict import TensorDictBase
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
+from gymbridge.engine.dispatch import FollowsPaths
 from gymbridge.engine.env_state import without_locks
 from gymbridge.engine.failures import fail_rows, unmarked
 from gymbridge.engine.gym_host import close_all
@@ -83,7 +84,7 @@ class RowInputs:
         return None if self.masks is None else self.masks[row]
 
 
-class TensorDictHost:
+class TensorDictHost(FollowsPaths):
     """Runs TensorDict envs, one a row.
 
     What the rows gave, as :class:`~gymbridge.envs.output_rows.OutputRows`, is in the report.

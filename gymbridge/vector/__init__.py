@@ -1,6 +1,6 @@
 """The gymnasium face: ``gymnasium.vector`` environments over gymbridge's engine, by changing one import.
 
-``TensorDictVectorEnv`` is imported when it is first used: it needs torch, and the others do not.
+``TensorDictVectorEnv``, which needs torch, and ``AsyncVectorEnv`` are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from gymbridge.vector.registration import VectorizeMode, make_vec
 from gymbridge.vector.sync_vector_env import SyncVectorEnv
 
 if TYPE_CHECKING:
+    from gymbridge.vector.async_vector_env import AsyncVectorEnv
     from gymbridge.vector.tensordict_vector_env import TensorDictVectorEnv
 
-_HOMES = {"TensorDictVectorEnv": "gymbridge.vector.tensordict_vector_env"}
-"""Public name that needs torch -> the module that defines it."""
+_HOMES = {
+    "AsyncVectorEnv": "gymbridge.vector.async_vector_env",
+    "TensorDictVectorEnv": "gymbridge.vector.tensordict_vector_env",
+}
+"""Public name that is imported late -> the module that defines it."""
 
-__all__ = ["AutoresetMode", "SyncVectorEnv", "TensorDictVectorEnv", "VectorizeMode", "make_vec"]
+__all__ = ["AsyncVectorEnv", "AutoresetMode", "SyncVectorEnv", "TensorDictVectorEnv", "VectorizeMode", "make_vec"]
 
 
 def __getattr__(name: str) -> object:

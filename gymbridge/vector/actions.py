@@ -1,4 +1,4 @@
-"""A batch of actions, checked and handed out env by env."""
+"""A batch of actions, checked and taken apart leaf by leaf."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy.typing as npt
 
 from gymbridge.spaces.naming import SpaceLeaf, SpaceTree
 
-__all__ = ["ActionRows", "array_of_tensor", "batch_of_leaf", "require_actions"]
+__all__ = ["ActionLeaves", "array_of_tensor", "batch_of_leaf", "require_actions"]
 
 _TAKEN_BY = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}
 """Kind of a space's dtype -> kinds of dtype that an action for it may have."""
 
 
-class ActionRows:
-    """Takes the actions that users give a vector env apart, one for each env.
+class ActionLeaves:
+    """Takes the actions that users give a vector env apart, one batch for each leaf of the action space.
 
-    Actions may be numpy arrays, torch tensors on any device, lists, or what ``action_space.sample()`` gives. Each env
-    gets its own as it was given: a row of the caller's array, an item of the caller's list.
+    Actions may be numpy arrays, torch tensors on any device, lists, or what ``action_space.sample()`` gives. They stay
+    as they were given: an env gets a row of the caller's array, an item of the caller's list.
 
     Args:
         tree: the action space of one env.
@@ -29,10 +29,10 @@ class ActionRows:
     Example:
         >>> from gymnasium.spaces import Discrete
         >>> from gymbridge.spaces.naming import action_tree
-        >>> rows = ActionRows(action_tree(Discrete(3)), num_envs=2)
-        >>> list(rows([0, 2]))
-        [0, 2]
-        >>> rows([0, 2, 1])
+        >>> leaves = ActionLeaves(action_tree(Discrete(3)), num_envs=2)
+        >>> leaves([0, 2])
+        [[0, 2]]
+        >>> leaves([0, 2, 1])
         Traceback (most recent call last):
         ValueError: action: got 3 actions, expected 2, one for each env
     """
@@ -44,8 +44,8 @@ class ActionRows:
         self._shape = (num_envs, *only.shape) if only else None
         self._dtype = only.dtype if only else None
 
-    def __call__(self, actions: Any) -> Iterable[Any]:
-        """One action for each env.
+    def __call__(self, actions: Any) -> list[Any]:
+        """An array or a list for each leaf, with one item an env.
 
         Raises:
             ValueError: another number of actions than envs, or an action of another shape or kind than the space's.
@@ -53,12 +53,10 @@ class ActionRows:
             KeyError: an item of a ``Dict`` or ``Tuple`` action is missing.
         """
         if type(actions) is np.ndarray and actions.dtype is self._dtype and actions.shape == self._shape:
-            rows: Iterable[Any] = actions
-            return rows
+            return [actions]
         parts = self._tree.flatten(actions)
         leaves = zip(self._tree.leaves, parts, strict=True)
-        batches = [batch_of_leaf(leaf, part, self._num_envs) for leaf, part in leaves]
-        return self._tree.rows(batches, self._num_envs)
+        return [batch_of_leaf(leaf, part, self._num_envs) for leaf, part in leaves]
 
 
 def batch_of_leaf(leaf: SpaceLeaf, actions: Any, num_envs: int) -> npt.NDArray[Any] | list[Any]:

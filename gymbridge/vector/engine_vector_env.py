@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.error import ClosedEnvironmentError
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
@@ -25,7 +25,7 @@ from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
 from gymbridge.engine.host import NOTHING, Engine, Report
 from gymbridge.engine.reader import BlockReader
 from gymbridge.spaces.naming import action_tree, observation_tree
-from gymbridge.vector.actions import ActionRows
+from gymbridge.vector.actions import ActionLeaves
 from gymbridge.vector.autoreset import Autoreset
 from gymbridge.vector.infos import add_info
 from gymbridge.vector.output import Output
@@ -89,7 +89,7 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         self._tree = observation_tree(self.single_observation_space)
         self._objects = [position for position, leaf in enumerate(self._tree.leaves) if not leaf.is_array]
         self._output.require(self._tree)
-        self._action_rows = ActionRows(action_tree(self.single_action_space), self.num_envs)
+        self._action_leaves = ActionLeaves(action_tree(self.single_action_space), self.num_envs)
 
     def _allocate(self) -> None:
         """Makes the block and what reads it."""
@@ -102,8 +102,11 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         self._reward = self._reader.reward
         self._terminated, self._truncated = self._reader.terminated, self._reader.truncated
         self._buffers = None if self.copy else [np.zeros_like(array) for array in self._reader.next]
-        self._no_actions = [None] * self.num_envs
         self._reset_all = bytes([Op.RESET]) * self.num_envs
+
+    def _forget_block(self) -> None:
+        """Lets go of the memory, which is no use to anyone once the engine is closed."""
+        del self._state, self._source, self._reader, self._final, self._reward, self._terminated, self._truncated
 
     # ---------------------------------------------------------------- spaces
 
@@ -168,9 +171,17 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
                 or without a True.
         """
         self._require_open("reset")
+        ops, kwargs = self._reset_round(seed, options)
+        return self._after_reset(ops, self._engine.run(ops, None, kwargs))
+
+    def _reset_round(self, seed: Any, options: dict[str, Any] | None) -> tuple[bytes, list[dict[str, Any]]]:
+        """The ops of a reset, and what each env's ``reset`` is given."""
         seeds = row_seeds(seed, self.num_envs)
         ops, options = self._reset_ops(options)
-        report = self._engine.run(ops, self._no_actions, [{"seed": seed, "options": options} for seed in seeds])
+        return ops, [{"seed": seed, "options": options} for seed in seeds]
+
+    def _after_reset(self, ops: bytes, report: Report) -> tuple[Any, dict[str, Any]]:
+        """What a reset returns, once the envs are done."""
         try:
             infos: dict[str, Any] = {}
             for row, info in report.resets.items():
@@ -201,9 +212,23 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         """
         if self.closed:
             self._require_open("step")
-        rows = self._action_rows(actions)
-        ops = self._autoreset.ops(self._state.tobytes())
-        report = self._engine.run(ops, rows)
+        leaves = self._action_leaves(actions)
+        ops = self._step_ops()
+        return self._after_step(ops, self._engine.run(ops, leaves))
+
+    def _step_ops(self) -> bytes:
+        """The op of each row."""
+        engine = self._engine
+        if engine.unsettled:
+            engine.settle()
+        try:
+            return self._autoreset.ops(self._state.tobytes())
+        except ResetNeeded:
+            engine.require_workers()  # no reset helps where a worker is dead
+            raise
+
+    def _after_step(self, ops: bytes, report: Report) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """What a step returns, once the envs are done."""
         try:
             infos: dict[str, Any] = {}
             if report is not NOTHING or (self._same_step and self._source.tobytes() != self._all_in_next):
@@ -247,6 +272,8 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         mask, options = split_reset_mask(options, self.num_envs)
         if mask is None:
             return self._reset_all, options
+        if self._engine.unsettled:
+            self._engine.settle()
         require_observed(self._state.tobytes(), mask)
         ops = mask.astype(np.uint8).tobytes()  # False is IDLE, True is RESET
         return ops, options
@@ -306,7 +333,7 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Attribute ``name`` of each env, called with the arguments where it is callable."""
         self._require_open("call")
-        return tuple(self._engine.call(row, name, args, kwargs) for row in range(self.num_envs))
+        return tuple(self._engine.each("call", [(name, args, kwargs)] * self.num_envs))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Attribute ``name`` of each env."""
@@ -328,14 +355,13 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
             raise ValueError(f"values: got {len(values)} values, expected {self.num_envs}, one for each env")
-        for row, value in enumerate(values):
-            self._engine.set_attribute(row, name, value)
+        self._engine.each("set_attribute", [(name, value) for value in values])
 
     @exclusive
     def render(self) -> tuple[Any, ...]:
         """What each env renders."""
         self._require_open("render")
-        return tuple(self._engine.call(row, "render") for row in range(self.num_envs))
+        return tuple(self._engine.each("call", [("render",)] * self.num_envs))
 
     @exclusive
     def close(self, **kwargs: Any) -> None:

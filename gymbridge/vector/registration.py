@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import operator
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, VectorizeMode, _find_spec
@@ -14,13 +15,18 @@ from gymnasium.vector import VectorEnv
 
 from gymbridge.vector.sync_vector_env import SyncVectorEnv
 
+if TYPE_CHECKING:
+    from gymbridge.vector.async_vector_env import AsyncVectorEnv
+
 __all__ = ["VectorizeMode", "make_vec"]
+
+_DEFAULT_MODE = VectorizeMode.SYNC if sys.platform == "win32" else VectorizeMode.ASYNC
 
 
 def make_vec(
     id: str | EnvSpec,
     num_envs: int = 1,
-    vectorization_mode: VectorizeMode | str | None = VectorizeMode.SYNC,
+    vectorization_mode: VectorizeMode | str | None = _DEFAULT_MODE,
     vector_kwargs: dict[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] | None = None,
     **kwargs: Any,
@@ -31,9 +37,9 @@ def make_vec(
         id: a registered id, also ``"module:id"``, or an ``EnvSpec``; what a spec's ``kwargs`` say of the arguments
             below wins over them.
         num_envs: number of envs.
-        vectorization_mode: ``"sync"`` for :class:`~gymbridge.vector.SyncVectorEnv`, ``"vector_entry_point"`` for the
-            env's own vector class, None for the latter where the env has one and ``"sync"`` elsewhere.
-            ``"async"`` is not part of this version, and will be the default of one that has it, with equal results.
+        vectorization_mode: ``"async"`` for :class:`~gymbridge.vector.AsyncVectorEnv`, the default where the platform
+            has worker processes, ``"sync"`` for :class:`~gymbridge.vector.SyncVectorEnv`, ``"vector_entry_point"`` for
+            the env's own vector class, None for the latter where the env has one and ``"sync"`` elsewhere.
         vector_kwargs: further arguments of the vector env: ``autoreset_mode``, ``output`` and so on.
         wrappers: applied to each env, in order.
         **kwargs: arguments of each env.
@@ -45,12 +51,11 @@ def make_vec(
         gymnasium.error.Error: an unknown id, or an env without the entry point that the mode needs.
         ValueError: an unknown mode, or fewer than one env.
         TypeError: a ``num_envs`` that is no integer.
-        NotImplementedError: ``"async"``.
 
     Example:
-        >>> envs = make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+        >>> envs = make_vec("CartPole-v1", num_envs=2)
         >>> envs
-        SyncVectorEnv(CartPole-v1, num_envs=2)
+        AsyncVectorEnv(CartPole-v1, num_envs=2)
         >>> envs.close()
     """
     if not isinstance(id, (str, EnvSpec)):
@@ -78,10 +83,6 @@ def make_vec(
         return gym.make_vec(
             id, num_envs, vectorization_mode=mode, vector_kwargs=vector_kwargs, wrappers=wrappers, **kwargs
         )
-    if mode is VectorizeMode.ASYNC:
-        raise NotImplementedError(
-            "vectorization_mode='async': processes are not part of this version; use vectorization_mode='sync'"
-        )
     if spec.entry_point is None:
         raise Error(f"{spec.id} has no entry point to make single envs with")
 
@@ -91,7 +92,13 @@ def make_vec(
             env = wrapper(env)
         return env
 
-    envs = SyncVectorEnv([make_env] * num_envs, **vector_kwargs)
+    envs: AsyncVectorEnv | SyncVectorEnv
+    if mode is VectorizeMode.ASYNC:
+        from gymbridge.vector.async_vector_env import AsyncVectorEnv
+
+        envs = AsyncVectorEnv([make_env] * num_envs, **vector_kwargs)
+    else:
+        envs = SyncVectorEnv([make_env] * num_envs, **vector_kwargs)
     made_from = copy.deepcopy(spec)
     made_from.kwargs = {**env_kwargs, "vectorization_mode": mode.value}
     if num_envs != 1:

@@ -139,6 +139,7 @@ def test_a_step_after_the_end(engine: Engine, call: str) -> None:
     assert times == [2.0] * (engine.num_envs - 1) + [1.0]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_use_after_close(engine: Engine) -> None:
     """A ``GymEnv`` stays closed, a batch starts again with new envs."""
     made: list[CountingEnv] = []
@@ -188,6 +189,7 @@ def test_a_context_manager_closes(contract: Engine) -> None:
         env.close()  # once more at the end is no error
 
 
+@pytest.mark.usefixtures("in_process")
 def test_every_env_is_closed_though_one_raises(engine: Engine) -> None:
     closed: list[int] = []
 
@@ -576,6 +578,7 @@ def test_a_gym_env_that_raises_can_be_reset(engine: Engine) -> None:
     env.close()
 
 
+@pytest.mark.usefixtures("in_process")
 def test_what_is_no_exception_stops_at_once(engine: Engine) -> None:
     """Ctrl-C in an env is not taken for a failure of that env."""
 
@@ -590,6 +593,7 @@ def test_what_is_no_exception_stops_at_once(engine: Engine) -> None:
     env.close()
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("call", CALLS)
 def test_an_interrupted_env_and_those_before_it_are_to_be_reset(batch: Engine, call: str) -> None:
     """Ctrl-C in a step: no later step builds on what was never handed out; the others go on."""
@@ -644,6 +648,7 @@ class CallsBack(CountingEnv):
         return super().step(action)
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("other", OTHER_CALLS)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_second_thread_is_refused_and_the_first_gets_its_own(engine: Engine, call: str, other: str) -> None:
@@ -676,6 +681,7 @@ def test_a_second_thread_is_refused_and_the_first_gets_its_own(engine: Engine, c
     assert mine["next", "observation"][..., 1].eq(1).all()
 
 
+@pytest.mark.usefixtures("in_process")
 def test_an_env_that_calls_its_own_batch_is_refused(batch: Engine) -> None:
     class Steps(CallsBack):
         pass

@@ -99,6 +99,7 @@ def test_auto_needs_an_env_that_it_can_make(engine: Engine) -> None:
         GymEnv(CountingEnv(), info="auto")
 
 
+@pytest.mark.usefixtures("in_process")
 def test_unknown_entries_that_come_later_are_warned_of_once(engine: Engine) -> None:
     class Later(CountingEnv):
         def step(self, action: Any) -> Any:

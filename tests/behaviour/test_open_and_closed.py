@@ -29,6 +29,7 @@ def closing(engine: TensorDictEngine) -> tuple[EnvBase, list[int]]:
     return engine.make(kind), noted
 
 
+@pytest.mark.usefixtures("in_process")
 def test_each_env_is_closed_once(td_engine: TensorDictEngine) -> None:
     env, noted = closing(td_engine)
     env.rollout(2)
@@ -44,6 +45,7 @@ def test_each_env_is_closed_once(td_engine: TensorDictEngine) -> None:
         assert len(noted) == td_engine.num_envs
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_context_manager_closes_after_an_error_too(td_engine: TensorDictEngine) -> None:
     env, noted = closing(td_engine)
     env.reset()

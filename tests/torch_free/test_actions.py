@@ -14,14 +14,20 @@ from hypothesis import strategies as st
 from space_strategies import any_spaces, batchable, sample_of
 
 from gymbridge.spaces.naming import action_tree
-from gymbridge.vector.actions import ActionRows
+from gymbridge.vector.actions import ActionLeaves
+
+
+def rows(space: spaces.Space, actions: Any, num_envs: int) -> list[Any]:
+    """One action an env, as a host hands them out."""
+    tree = action_tree(space)
+    return list(tree.rows(ActionLeaves(tree, num_envs)(actions), num_envs))
 
 
 @given(any_spaces(min_items=1).filter(batchable), st.integers(0, 1000))
 def test_a_sample_is_handed_out_as_gymnasium_does(space: spaces.Space, seed: int) -> None:
     batched = batch_space(space, 3)
     actions = sample_of(batched, seed)
-    assert_same(list(ActionRows(action_tree(space), 3)(actions)), list(iterate(batched, actions)))
+    assert_same(rows(space, actions, 3), list(iterate(batched, actions)))
 
 
 @pytest.mark.parametrize(
@@ -44,15 +50,15 @@ def test_a_sample_is_handed_out_as_gymnasium_does(space: spaces.Space, seed: int
 )
 def test_actions_keep_their_types(space: spaces.Space, actions: Any) -> None:
     """Each env gets its item as it is: a Python int stays one, a float64 row is not cast."""
-    ours = list(ActionRows(action_tree(space), 2)(actions))
+    ours = rows(space, actions, 2)
     assert_same(ours, list(iterate(batch_space(space, 2), actions)))
 
 
 def test_the_rows_of_an_array_are_views_of_it() -> None:
     actions = np.zeros((2, 3), np.float32)
-    for row in ActionRows(action_tree(spaces.Box(-1, 1, (3,))), 2)(actions):
+    for row in rows(spaces.Box(-1, 1, (3,)), actions, 2):
         assert np.shares_memory(row, actions)
 
 
 def test_an_iterator_is_taken_once() -> None:
-    assert list(ActionRows(action_tree(spaces.Discrete(3)), 2)(iter([1, 2]))) == [1, 2]
+    assert rows(spaces.Discrete(3), iter([1, 2]), 2) == [1, 2]

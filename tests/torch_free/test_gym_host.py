@@ -34,7 +34,7 @@ def engine_of(*plans: Plan, options: GymHostOptions | None = None) -> LocalEngin
 
 
 def run(engine: LocalEngine, *ops: Op) -> Any:
-    return engine.run(bytes(ops), [0] * len(ops), [{"seed": 7 + row} for row in range(len(ops))])
+    return engine.run(bytes(ops), [[0] * len(ops)], [{"seed": 7 + row} for row in range(len(ops))])
 
 
 def contents(block: Block, row: int) -> list[Any]:
@@ -68,8 +68,8 @@ def test_step_maybe_reset_has_the_end_in_next_and_the_start_in_root() -> None:
     for engine in (one, other):
         run(engine, RESET)
     kwargs = [{"seed": 3, "options": {"x": 1}}]
-    report = one.run(bytes([BOTH]), [0], kwargs)
-    step_report, reset_report = other.run(bytes([STEP]), [0]), other.run(bytes([RESET]), [None], kwargs)
+    report = one.run(bytes([BOTH]), [[0]], kwargs)
+    step_report, reset_report = other.run(bytes([STEP]), [[0]]), other.run(bytes([RESET]), None, kwargs)
     assert report.steps == step_report.steps == {0: {"x": 1}}
     assert report.resets == reset_report.resets == {0: {"y": 2}}
     assert_same(one.block.root["observation",], other.block.root["observation",])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,8 +14,11 @@ from generated_envs import Plan, PlannedEnv
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
+from vector_classes import travels
 
-from gymbridge.vector import SyncVectorEnv, VectorizeMode, make_vec
+from gymbridge.vector import AsyncVectorEnv, SyncVectorEnv, VectorizeMode, make_vec
+
+travels(sys.modules[__name__])
 
 
 class Registered(PlannedEnv):
@@ -97,13 +101,17 @@ def test_the_callers_spec_stays_as_it_is() -> None:
     assert spec.kwargs == {"size": 3}
 
 
-def test_async_is_not_part_of_this_version_and_the_default_is_sync() -> None:
-    for mode in ("async", VectorizeMode.ASYNC):
-        with pytest.raises(NotImplementedError, match=r"vectorization_mode='async'.*use vectorization_mode='sync'"):
-            make_vec("CartPole-v1", 2, mode)
-    envs = make_vec("CartPole-v1", 2)
-    assert type(envs) is SyncVectorEnv
-    envs.close()
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no worker processes on Windows")
+@pytest.mark.parametrize("mode", [{}, {"vectorization_mode": "async"}, {"vectorization_mode": VectorizeMode.ASYNC}])
+def test_async_is_the_default_and_knows_ids_that_only_this_process_has(mode: dict[str, Any]) -> None:
+    ours: Any = make_vec("gymbridge-tests/Planned-v0", 2, size=4, **mode)
+    theirs: Any = gym.make_vec("gymbridge-tests/Planned-v0", 2, size=4, vectorization_mode="async")
+    assert type(ours) is AsyncVectorEnv
+    assert ours.spec == theirs.spec
+    assert ours.spec.kwargs == theirs.spec.kwargs
+    assert repr(ours) == repr(theirs)
+    assert_same(ours.reset(seed=1), theirs.reset(seed=1))
+    ours.close(), theirs.close()
 
 
 def test_the_vector_class_of_the_env() -> None:

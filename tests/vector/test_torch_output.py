@@ -1,4 +1,4 @@
-"""``SyncVectorEnv(output="torch")``: the numbers of numpy output as tensors of the caller's own."""
+"""``output="torch"``: the numbers of numpy output as tensors of the caller's own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import waiting_envs
 from agreement import assert_same
 from generated_envs import Plan, PlannedEnv, makers
 from gymnasium import spaces
@@ -16,10 +17,14 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_strategies import any_spaces, batchable
+from vector_classes import travels
+from waiting_envs import acting
 
 from gymbridge.errors import EnvOutputError
-from gymbridge.vector import SyncVectorEnv
+from gymbridge.vector import AsyncVectorEnv, SyncVectorEnv
 from gymbridge.vector.torch_output import require_dtype
+
+travels(waiting_envs)
 
 MODES = tuple(AutoresetMode)
 BOX = spaces.Box(0, 255, (2,), np.uint8)
@@ -37,6 +42,17 @@ def as_numpy(value: Any) -> Any:
             out[index] = as_numpy(value[index])
         return out
     return value.numpy()[()] if isinstance(value, torch.Tensor) else value
+
+
+def test_workers_give_tensors_without_importing_torch() -> None:
+    envs = AsyncVectorEnv(acting(3), num_workers=2, output="torch")
+    envs.reset(seed=0)
+    observations, rewards, terminations, _, _ = envs.step(torch.tensor([0, 1, 2]))
+    assert observations.tolist() == [[0, 1], [1, 1], [2, 1]]
+    assert (rewards.dtype, rewards.tolist()) == (torch.float32, [0, 1, 2])
+    assert terminations.dtype == torch.bool
+    assert envs.call("modules") == ([], [], [])
+    envs.close()
 
 
 @settings(max_examples=100)

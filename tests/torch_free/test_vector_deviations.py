@@ -1,7 +1,8 @@
-"""Where ``SyncVectorEnv`` differs from gymnasium's on purpose: one test for each row of the table of deviations."""
+"""Where our vector envs differ from gymnasium's on purpose: one test for each row of the table of deviations."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,12 @@ from generated_envs import Plan, PlannedEnv, makers
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
+from vector_classes import BOTH, travels
 
 from gymbridge.engine.contract import env_faults
 from gymbridge.errors import EnvOutputError
-from gymbridge.vector import SyncVectorEnv
+
+travels(sys.modules[__name__])
 
 BOX = spaces.Box(0, 255, (2,), np.uint8)
 
@@ -46,9 +49,10 @@ def showing(space: spaces.Space, *observations: Any) -> list[Callable[[], gym.En
     ],
     ids=repr,
 )
-def test_a_dtype_that_numpy_casts_as_gymnasium_does(space: spaces.Space, observation: Any) -> None:
+@BOTH
+def test_a_dtype_that_numpy_casts_as_gymnasium_does(cls: Any, space: spaces.Space, observation: Any) -> None:
     fns = showing(space, observation, observation)
-    assert_same(SyncVectorEnv(fns).reset(), gym.vector.SyncVectorEnv(fns).reset())
+    assert_same(cls(fns).reset(), gym.vector.SyncVectorEnv(fns).reset())
 
 
 @pytest.mark.parametrize(
@@ -61,11 +65,12 @@ def test_a_dtype_that_numpy_casts_as_gymnasium_does(space: spaces.Space, observa
     ],
     ids=repr,
 )
-def test_an_exact_value_of_another_kind_is_taken(space: spaces.Space, observation: Any) -> None:
+@BOTH
+def test_an_exact_value_of_another_kind_is_taken(cls: Any, space: spaces.Space, observation: Any) -> None:
     fns = showing(space, observation, observation)
     with pytest.raises(TypeError):
         gym.vector.SyncVectorEnv(fns).reset()
-    got, _ = SyncVectorEnv(fns).reset()
+    got, _ = cls(fns).reset()
     assert_same(got, np.stack([np.asarray(observation).astype(space.dtype)] * 2))
 
 
@@ -94,9 +99,12 @@ def test_an_exact_value_of_another_kind_is_taken(space: spaces.Space, observatio
     ],
     ids=repr,
 )
-def test_a_value_that_a_cast_would_change_is_refused(space: spaces.Space, observation: Any, message: str) -> None:
+@BOTH
+def test_a_value_that_a_cast_would_change_is_refused(
+    cls: Any, space: spaces.Space, observation: Any, message: str
+) -> None:
     with pytest.raises(EnvOutputError, match=message):
-        SyncVectorEnv(showing(space, observation)).reset()
+        cls(showing(space, observation)).reset()
 
 
 @pytest.mark.parametrize(
@@ -111,33 +119,38 @@ def test_a_value_that_a_cast_would_change_is_refused(space: spaces.Space, observ
     ],
     ids=repr,
 )
-def test_a_shape_that_would_be_broadcast_is_refused(space: spaces.Space, observation: Any, shape: str) -> None:
+@BOTH
+def test_a_shape_that_would_be_broadcast_is_refused(
+    cls: Any, space: spaces.Space, observation: Any, shape: str
+) -> None:
     with pytest.raises(EnvOutputError, match=f"observation: got shape {shape}"):
-        SyncVectorEnv(showing(space, observation)).reset()
+        cls(showing(space, observation)).reset()
 
 
 # ---------------------------------------------------------------- infos
 
 
-def infos_of(*infos: dict[str, Any]) -> dict[str, Any]:
+def infos_of(cls: Any, *infos: dict[str, Any]) -> dict[str, Any]:
     class Tells(PlannedEnv):
         def _info(self, kind: int, plan: Any) -> dict[str, Any]:
             return infos[self.index]
 
-    envs = SyncVectorEnv([lambda index=index: Tells(Plan(BOX), index) for index in range(len(infos))])  # type: ignore[misc]
+    envs = cls([lambda index=index: Tells(Plan(BOX), index) for index in range(len(infos))])  # type: ignore[misc]
     return envs.reset(seed=0)[1]
 
 
-def test_an_info_entry_widens() -> None:
-    assert_same(infos_of({"x": 1}, {"x": 2.7}, {"x": True})["x"], np.array([1, 2.7, 1]))
-    assert_same(infos_of({"x": False}, {"x": 7})["x"], np.array([0, 7]))
-    assert_same(infos_of({"x": np.int8(1)}, {"x": 300})["x"], np.array([1, 300]))
+@BOTH
+def test_an_info_entry_widens(cls: Any) -> None:
+    assert_same(infos_of(cls, {"x": 1}, {"x": 2.7}, {"x": True})["x"], np.array([1, 2.7, 1]))
+    assert_same(infos_of(cls, {"x": False}, {"x": 7})["x"], np.array([0, 7]))
+    assert_same(infos_of(cls, {"x": np.int8(1)}, {"x": 300})["x"], np.array([1, 300]))
 
 
-def test_a_slippery_lakes_probability_is_not_cut_off() -> None:
+@BOTH
+def test_a_slippery_lakes_probability_is_not_cut_off(cls: Any) -> None:
     """Its reset says ``prob: 1``, its steps ``prob: 1/3``: gymnasium shows 0 once an env was reset in the same call."""
     fns = [lambda steps=steps: gym.make("FrozenLake-v1", max_episode_steps=steps) for steps in (1, 5)]  # type: ignore[misc]
-    ours, theirs = SyncVectorEnv(fns), gym.vector.SyncVectorEnv(fns)
+    ours, theirs = cls(fns), gym.vector.SyncVectorEnv(fns)
     for envs in (ours, theirs):
         envs.reset(seed=0)
         envs.step(np.array([0, 0]))
@@ -146,16 +159,18 @@ def test_a_slippery_lakes_probability_is_not_cut_off() -> None:
     assert ours.step(actions)[-1]["prob"].tolist() == pytest.approx([1, 1 / 3])
 
 
-def test_info_arrays_of_differing_shapes_become_an_object_array() -> None:
-    got = infos_of({"x": np.zeros(2)}, {}, {"x": np.ones(3)})
+@BOTH
+def test_info_arrays_of_differing_shapes_become_an_object_array(cls: Any) -> None:
+    got = infos_of(cls, {"x": np.zeros(2)}, {}, {"x": np.ones(3)})
     assert got["x"].dtype == object
     assert_same(list(got["x"]), [np.zeros(2), None, np.ones(3)])
     assert got["_x"].tolist() == [True, False, True]
 
 
-def test_info_entries_that_are_a_dict_here_and_a_number_there() -> None:
-    assert_same(list(infos_of({"x": {"y": 1}}, {"x": 2})["x"]), [{"y": np.int64(1)}, 2])
-    assert_same(list(infos_of({"x": 2}, {"x": {"y": 1}})["x"]), [np.int64(2), {"y": 1}])
+@BOTH
+def test_info_entries_that_are_a_dict_here_and_a_number_there(cls: Any) -> None:
+    assert_same(list(infos_of(cls, {"x": {"y": 1}}, {"x": 2})["x"]), [{"y": np.int64(1)}, 2])
+    assert_same(list(infos_of(cls, {"x": 2}, {"x": {"y": 1}})["x"]), [np.int64(2), {"y": 1}])
 
 
 # ---------------------------------------------------------------- final_obs
@@ -171,12 +186,13 @@ def test_info_entries_that_are_a_dict_here_and_a_number_there() -> None:
     ],
     ids=repr,
 )
-def test_final_obs_is_in_the_spaces_dtype_and_structure(space: spaces.Space, raw: Any, final: Any) -> None:
+@BOTH
+def test_final_obs_is_in_the_spaces_dtype_and_structure(cls: Any, space: spaces.Space, raw: Any, final: Any) -> None:
     class Shows(PlannedEnv):
         def _observation(self) -> Any:
             return raw
 
-    envs = SyncVectorEnv([lambda: Shows(Plan(space, lengths=(1,)))] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = cls([lambda: Shows(Plan(space, lengths=(1,)))] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
     envs.reset(seed=0)
     infos = envs.step([0, 0])[-1]
     assert infos["final_obs"].dtype == object
@@ -186,29 +202,32 @@ def test_final_obs_is_in_the_spaces_dtype_and_structure(space: spaces.Space, raw
 # ---------------------------------------------------------------- autoreset
 
 
-def test_disabled_refuses_a_step_after_an_end() -> None:
+@BOTH
+def test_disabled_refuses_a_step_after_an_end(cls: Any) -> None:
     """By an error that names the envs, before any env is stepped."""
-    envs = SyncVectorEnv(makers(Plan(BOX, lengths=(1, 9)), 4), autoreset_mode="Disabled")
+    envs = cls(makers(Plan(BOX, lengths=(1, 9)), 4), autoreset_mode="Disabled")
     envs.reset(seed=0)
     envs.step([0] * 4)
-    counts = [len(env.calls) for env in envs.envs]
+    counts = [len(calls) for calls in envs.get_attr("calls")]
     with pytest.raises(ResetNeeded, match=r"envs \[0, 2\] ended their episode: .* is 'Disabled'"):
         envs.step([0] * 4)
-    assert [len(env.calls) for env in envs.envs] == counts
+    assert [len(calls) for calls in envs.get_attr("calls")] == counts
     envs.reset(options={"reset_mask": np.array([True, False, True, False])})
     envs.step([0] * 4)
 
 
-def test_the_callers_options_stay_as_they_are() -> None:
-    envs = SyncVectorEnv(makers(Plan(BOX), 2))
+@BOTH
+def test_the_callers_options_stay_as_they_are(cls: Any) -> None:
+    envs = cls(makers(Plan(BOX), 2))
     envs.reset(seed=0)
     mask = np.array([True, False])
     options = {"reset_mask": mask, "level": 3}
     envs.reset(options=options)
     assert options.keys() == {"reset_mask", "level"}
     assert options["reset_mask"] is mask
-    assert envs.envs[0].calls[-1] == ("reset", None, {"level": 3})
-    assert len(envs.envs[1].calls) == 1
+    first, second = envs.get_attr("calls")
+    assert first[-1] == ("reset", None, {"level": 3})
+    assert len(second) == 1
 
 
 # ---------------------------------------------------------------- an env that raises
@@ -226,10 +245,11 @@ class Raises(PlannedEnv):
         return super().step(action)
 
 
-def test_an_env_that_raises_costs_the_others_nothing() -> None:
+@BOTH
+def test_an_env_that_raises_costs_the_others_nothing(cls: Any) -> None:
     """All other envs are stepped, what they gave is kept, and after a reset of the broken ones the run goes on."""
     plan = Plan(BOX, lengths=(9,), step_infos=({"x": 1},))
-    envs = SyncVectorEnv([lambda index=index: Raises(plan, index) for index in range(4)])  # type: ignore[misc]
+    envs = cls([lambda index=index: Raises(plan, index) for index in range(4)])  # type: ignore[misc]
     sane = gym.vector.SyncVectorEnv(makers(plan, 4))
     envs.reset(seed=0), sane.reset(seed=0)
     before, *_ = envs.step([0, 1, 2, 0])
@@ -260,13 +280,13 @@ def test_an_env_that_raises_costs_the_others_nothing() -> None:
         envs.step([0, 1, 2, 0])
     envs.reset(options={"reset_mask": infos["_failed"]})
     envs.step([0, 1, 2, 0])
-    assert sum(call[0] == "step" for call in envs.envs[0].calls) == 3
+    assert sum(call[0] == "step" for call in envs.get_attr("calls")[0]) == 3
     envs.close()
-    assert [env.times_closed for env in envs.envs] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.value)
-def test_an_env_that_raises_in_reset(mode: AutoresetMode) -> None:
+@BOTH
+def test_an_env_that_raises_in_reset(cls: Any, mode: AutoresetMode) -> None:
     class Unready(PlannedEnv):
         ready = False
 
@@ -275,7 +295,7 @@ def test_an_env_that_raises_in_reset(mode: AutoresetMode) -> None:
                 raise KeyError("not ready")
             return super().reset(seed=seed, options=options)
 
-    envs = SyncVectorEnv([lambda index=index: Unready(Plan(BOX), index) for index in range(3)], autoreset_mode=mode)  # type: ignore[misc]
+    envs = cls([lambda index=index: Unready(Plan(BOX), index) for index in range(3)], autoreset_mode=mode)  # type: ignore[misc]
     with pytest.raises(KeyError, match="not ready") as raised:
         envs.reset(seed=0)
     assert raised.value.env_index == 1  # type: ignore[attr-defined]
@@ -288,7 +308,8 @@ def test_an_env_that_raises_in_reset(mode: AutoresetMode) -> None:
     envs.step([0, 0, 0])
 
 
-def test_a_reset_that_raises_after_an_end_keeps_the_end() -> None:
+@BOTH
+def test_a_reset_that_raises_after_an_end_keeps_the_end(cls: Any) -> None:
     """Same step: the last transition of the episode is whole, so it is handed over."""
 
     class BreaksAtItsEnd(PlannedEnv):
@@ -298,7 +319,7 @@ def test_a_reset_that_raises_after_an_end_keeps_the_end() -> None:
             return super().reset(seed=seed, options=options)
 
     plan = Plan(BOX, lengths=(1,), step_infos=({"x": 4},))
-    envs = SyncVectorEnv(
+    envs = cls(
         [lambda index=index: BreaksAtItsEnd(plan, index) for index in range(2)],  # type: ignore[misc]
         autoreset_mode=AutoresetMode.SAME_STEP,
     )
@@ -346,8 +367,9 @@ ONES = np.ones(2, np.uint8)
 )
 @pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("steps", [0, 1])
+@BOTH
 def test_a_bad_outcome_is_named_and_leaves_its_row_as_it_was(
-    outcome: Any, name: str, mode: AutoresetMode, steps: int
+    cls: Any, outcome: Any, name: str, mode: AutoresetMode, steps: int
 ) -> None:
     """Never a half-written row, whether the latest observation is from a reset or from a step."""
 
@@ -358,7 +380,7 @@ def test_a_bad_outcome_is_named_and_leaves_its_row_as_it_was(
             return outcome if self.bad else super().step(action)
 
     plan = Plan(BOX, lengths=(9,), ends=((False, True),))
-    envs = SyncVectorEnv([lambda index=index: Misbehaves(plan, index) for index in range(3)], autoreset_mode=mode)  # type: ignore[misc]
+    envs = cls([lambda index=index: Misbehaves(plan, index) for index in range(3)], autoreset_mode=mode)  # type: ignore[misc]
     before, _ = envs.reset(seed=0)
     for _ in range(steps):
         before, *_ = envs.step([0, 0, 0])
@@ -377,7 +399,8 @@ def test_a_bad_outcome_is_named_and_leaves_its_row_as_it_was(
 
 @pytest.mark.parametrize("flag", [1, np.int8(1), np.True_, np.array(True), np.array([True]), np.array([[1]])], ids=repr)
 @pytest.mark.parametrize("value", [True, False])
-def test_flags_that_are_taken_as_gymnasium_takes_them(flag: Any, value: bool) -> None:
+@BOTH
+def test_flags_that_are_taken_as_gymnasium_takes_them(cls: Any, flag: Any, value: bool) -> None:
     flag = type(flag)(value) if np.ndim(flag) == 0 and not isinstance(flag, np.ndarray) else flag * 0 + value
 
     class Ends(PlannedEnv):
@@ -385,8 +408,8 @@ def test_flags_that_are_taken_as_gymnasium_takes_them(flag: Any, value: bool) ->
             return (*super().step(action)[:2], flag, flag, {})
 
     results = []
-    for cls in (SyncVectorEnv, gym.vector.SyncVectorEnv):
-        envs = cls([lambda: Ends(Plan(BOX))])
+    for each in (cls, gym.vector.SyncVectorEnv):
+        envs = each([lambda: Ends(Plan(BOX))])
         envs.reset(seed=0)
         results.append(envs.step(np.array([0])))
     assert results[0][2].tolist() == [value]
@@ -406,14 +429,15 @@ def test_flags_that_are_taken_as_gymnasium_takes_them(flag: Any, value: bool) ->
     ],
     ids=repr,
 )
-def test_no_leaf_of_a_bad_observation_is_written(space: spaces.Space, bad: Any) -> None:
+@BOTH
+def test_no_leaf_of_a_bad_observation_is_written(cls: Any, space: spaces.Space, bad: Any) -> None:
     class Misbehaves(PlannedEnv):
         bad = False
 
         def _observation(self) -> Any:
             return bad if self.bad else super()._observation()
 
-    envs = SyncVectorEnv([lambda: Misbehaves(Plan(space))] * 2)
+    envs = cls([lambda: Misbehaves(Plan(space))] * 2)
     before, _ = envs.reset(seed=0)
     envs.set_attr("bad", [True, False])
     with pytest.raises(EnvOutputError, match=r"^env \d: (observation|a|b|observation\.[01])"):
@@ -428,13 +452,14 @@ def test_no_leaf_of_a_bad_observation_is_written(space: spaces.Space, bad: Any) 
 
 
 @pytest.mark.parametrize("result", [None, np.ones(2, np.uint8), (1, 2, 3), (np.ones(2, np.uint8), None)], ids=repr)
-def test_a_bad_result_of_reset_is_named(result: Any) -> None:
+@BOTH
+def test_a_bad_result_of_reset_is_named(cls: Any, result: Any) -> None:
     class Misbehaves(PlannedEnv):
         def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
             return result
 
     with pytest.raises(EnvOutputError, match=r"^env \d: (reset|observation|info): got "):
-        SyncVectorEnv([lambda: Misbehaves(Plan(BOX))]).reset()
+        cls([lambda: Misbehaves(Plan(BOX))]).reset()
 
 
 # ---------------------------------------------------------------- empty groups, which gymnasium cannot hand out
@@ -453,9 +478,10 @@ def test_a_bad_result_of_reset_is_named(result: Any) -> None:
     ],
     ids=repr,
 )
-def test_actions_with_empty_groups(space: spaces.Space, actions: Any, each: Any) -> None:
-    envs = SyncVectorEnv(makers(Plan(BOX, space), 2))
+@BOTH
+def test_actions_with_empty_groups(cls: Any, space: spaces.Space, actions: Any, each: Any) -> None:
+    envs = cls(makers(Plan(BOX, space), 2))
     envs.reset(seed=0)
     envs.step(actions)
-    for env in envs.envs:
-        assert_same(env.calls[-1], ("step", each))
+    for calls in envs.get_attr("calls"):
+        assert_same(calls[-1], ("step", each))

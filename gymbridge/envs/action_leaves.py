@@ -1,8 +1,8 @@
-"""The actions in a TensorDict, checked and handed out env by env."""
+"""The actions in a TensorDict, checked and taken apart leaf by leaf."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -18,12 +18,12 @@ from gymbridge.spaces.actions import ActionCodec
 from gymbridge.spaces.naming import action_tree
 from gymbridge.specs import Composite, TensorSpec
 
-__all__ = ["TensorDictActionRows"]
+__all__ = ["TensorDictActionLeaves"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
 
-class TensorDictActionRows:
+class TensorDictActionLeaves:
     """Takes the actions of a batch out of a TensorDict, as the envs take them.
 
     Args:
@@ -36,10 +36,11 @@ class TensorDictActionRows:
         >>> from gymnasium.spaces import Discrete
         >>> from tensordict import TensorDict
         >>> from gymbridge.spaces import space_to_spec
-        >>> rows = TensorDictActionRows(Discrete(3), space_to_spec(Discrete(3), batch_size=(2,)), torch.Size([2]), True)
+        >>> spec = space_to_spec(Discrete(3), batch_size=(2,))
+        >>> leaves = TensorDictActionLeaves(Discrete(3), spec, torch.Size([2]), True)
         >>> td = TensorDict({"action": torch.tensor([2, 0])}, [2])
-        >>> [int(action) for action in rows(td, bytes([2, 2]))]
-        [2, 0]
+        >>> leaves(td, bytes([2, 2]))
+        [array([2, 0])]
     """
 
     def __init__(
@@ -59,8 +60,8 @@ class TensorDictActionRows:
         self._plain = self._tree.is_leaf and categorical_action_encoding and not has_objects
         self._plain_shape = (self._num_rows, *self._tree.leaves[0].shape) if self._plain else ()
 
-    def __call__(self, tensordict: TensorDictBase, ops: bytes) -> Iterable[Any]:
-        """One action a row; each is the env's own, which it may keep or change.
+    def __call__(self, tensordict: TensorDictBase, ops: bytes) -> list[Array]:
+        """An array ``[num_rows, *leaf.shape]`` a leaf; its rows are the envs' own, which they may keep or change.
 
         Args:
             tensordict: has the actions.
@@ -78,13 +79,11 @@ class TensorDictActionRows:
                 require_like(key, value, spec, tensordict)
             actions.append(value)
         if self._plain:
-            rows: Iterable[Any] = self._decode(actions)[0].reshape(self._plain_shape).copy()
-            return rows
+            return [self._decode(actions)[0].reshape(self._plain_shape).copy()]
         if self._any_action is not None and min(ops) < Op.STEP:
             actions = self._only_picked(actions, self._any_action, ops)
         decoded = zip(self._decode(actions), self._tree.leaves, strict=True)
-        arrays = [array.reshape((self._num_rows, *leaf.shape)).copy() for array, leaf in decoded]
-        return self._tree.rows(arrays, self._num_rows)
+        return [array.reshape((self._num_rows, *leaf.shape)).copy() for array, leaf in decoded]
 
     def _only_picked(
         self, actions: Sequence[torch.Tensor], any_action: Sequence[torch.Tensor], ops: bytes

@@ -1,7 +1,9 @@
-"""What ``SyncVectorEnv`` refuses, and the calls that reach the envs beside ``reset`` and ``step``."""
+"""What our vector envs refuse, and the calls that reach the envs beside ``reset`` and ``step``."""
 
 from __future__ import annotations
 
+import copy
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,16 +15,19 @@ from generated_envs import Plan, PlannedEnv, makers
 from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
+from vector_classes import BOTH, CLASSES, travels
 
 from gymbridge.errors import EnvOutputError
 from gymbridge.vector import SyncVectorEnv
+
+travels(sys.modules[__name__])
 
 BOX = spaces.Box(0, 255, (2,), np.uint8)
 LONG = spaces.Box(0, 255, (3,), np.uint8)
 
 
-def envs_acting_in(space: spaces.Space, num_envs: int = 2) -> SyncVectorEnv:
-    envs = SyncVectorEnv(makers(Plan(BOX, space), num_envs))
+def envs_acting_in(cls: Any, space: spaces.Space, num_envs: int = 2) -> Any:
+    envs = cls(makers(Plan(BOX, space), num_envs))
     envs.reset(seed=0)
     return envs
 
@@ -58,19 +63,20 @@ PAIR = spaces.Dict(a=spaces.Discrete(3), b=spaces.Box(-1, 1, (2,), np.float32))
     ],
     ids=repr,
 )
+@BOTH
 def test_bad_actions_are_refused_before_any_env_is_stepped(
-    space: spaces.Space, actions: Any, error: type[Exception], message: str
+    cls: Any, space: spaces.Space, actions: Any, error: type[Exception], message: str
 ) -> None:
-    envs = envs_acting_in(space)
-    before = [list(env.calls) for env in envs.envs]
+    envs = envs_acting_in(cls, space)
+    before = copy.deepcopy(envs.get_attr("calls"))
     with pytest.raises(error, match=message):
         envs.step(actions)
-    assert [env.calls for env in envs.envs] == before
+    assert envs.get_attr("calls") == before
     envs.step(envs.action_space.sample())
 
 
 OURS_AND_THEIRS = pytest.mark.parametrize(
-    "cls", [SyncVectorEnv, pytest.param(gym.vector.SyncVectorEnv, marks=pytest.mark.newest_gymnasium)]
+    "cls", [*CLASSES, pytest.param(gym.vector.SyncVectorEnv, marks=pytest.mark.newest_gymnasium)]
 )
 
 
@@ -152,22 +158,24 @@ def test_the_env_that_does_not_fit_is_named_and_all_are_closed() -> None:
         ({"output": "jax"}, ValueError, "output: got 'jax', expected 'numpy' or 'torch'"),
         ({"device": "cpu"}, ValueError, "device: got 'cpu' with output='numpy'"),
         ({"reward_dtype": np.int64}, TypeError, "reward_dtype: got .*int64.*, expected a floating dtype"),
-        ({"shared_memory": True}, TypeError, "shared_memory"),
+        ({"worker": None}, TypeError, "worker"),
     ],
 )
+@BOTH
 def test_bad_arguments_are_refused_before_an_env_is_made(
-    kwargs: dict[str, Any], error: type[Exception], message: str
+    cls: Any, kwargs: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     def never() -> gym.Env:
         raise AssertionError("an env was made")
 
     with pytest.raises(error, match=message):
-        SyncVectorEnv([never], **kwargs)
+        cls([never], **kwargs)
 
 
-def test_no_env_at_all() -> None:
+@BOTH
+def test_no_env_at_all(cls: Any) -> None:
     with pytest.raises(ValueError, match="got no maker of an env"):
-        SyncVectorEnv([])
+        cls([])
 
 
 def test_a_maker_that_raises_closes_the_envs_made_before() -> None:
@@ -191,9 +199,10 @@ def test_a_maker_that_raises_closes_the_envs_made_before() -> None:
     assert [env.times_closed for env in made] == [1, 1]
 
 
-def test_a_maker_of_something_else() -> None:
+@BOTH
+def test_a_maker_of_something_else(cls: Any) -> None:
     with pytest.raises(TypeError, match=r"the maker of env 1 gave 3 of type int, expected a gymnasium.Env"):
-        SyncVectorEnv([*makers(Plan(BOX), 1), lambda: 3])  # type: ignore[list-item, return-value]
+        cls([*makers(Plan(BOX), 1), lambda: 3])  # type: ignore[list-item, return-value]
 
 
 @pytest.mark.parametrize(
@@ -213,31 +222,37 @@ def test_a_maker_of_something_else() -> None:
         ([0, -2], gym.error.Error, "seed: got -2 for env 1, expected 0 or greater"),
     ],
 )
-def test_bad_seeds_are_refused_before_any_env_is_reset(seed: Any, error: type[Exception], message: str) -> None:
-    envs = SyncVectorEnv(makers(Plan(BOX), 2))
+@BOTH
+def test_bad_seeds_are_refused_before_any_env_is_reset(
+    cls: Any, seed: Any, error: type[Exception], message: str
+) -> None:
+    envs = cls(makers(Plan(BOX), 2))
     with pytest.raises(error, match=message):
         envs.reset(seed=seed)
-    assert [env.calls for env in envs.envs] == [[], []]
+    assert envs.get_attr("calls") == ([], [])
 
 
-def test_numpy_integers_are_seeds() -> None:
+@BOTH
+def test_numpy_integers_are_seeds(cls: Any) -> None:
     """Also in a list or an array, which gymnasium's envs refuse."""
-    envs = SyncVectorEnv(makers(Plan(BOX), 2))
+    envs = cls(makers(Plan(BOX), 2))
     expected = envs.reset(seed=4)
     for seed in (np.int64(4), [np.int32(4), 5], np.array([4, 5]), (4, 5)):
         assert_same(envs.reset(seed=seed), expected)  # type: ignore[arg-type]
 
 
-def test_a_mask_cannot_leave_out_an_env_that_was_never_reset() -> None:
-    envs = SyncVectorEnv(makers(Plan(BOX), 3))
+@BOTH
+def test_a_mask_cannot_leave_out_an_env_that_was_never_reset(cls: Any) -> None:
+    envs = cls(makers(Plan(BOX), 3))
     with pytest.raises(ResetNeeded, match=r"leaves out envs \[0, 2\], which have never been reset"):
         envs.reset(options={"reset_mask": np.array([False, True, False])})
     envs.step([0, 0, 0])  # these envs can do without a reset, and have observations then
     envs.reset(options={"reset_mask": np.array([False, True, False])})
 
 
-def test_an_env_that_was_never_reset_raises_what_it_raises() -> None:
-    envs = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2)
+@BOTH
+def test_an_env_that_was_never_reset_raises_what_it_raises(cls: Any) -> None:
+    envs = cls([lambda: gym.make("CartPole-v1")] * 2)
     with pytest.raises(ResetNeeded) as raised:
         envs.step([0, 0])
     assert raised.value.env_index == 0  # type: ignore[attr-defined]
@@ -259,16 +274,23 @@ def test_an_env_that_was_never_reset_raises_what_it_raises() -> None:
         lambda envs: envs.np_random_seed,
     ],
 )
-def test_calls_after_close(call: Callable[[Any], Any]) -> None:
-    envs = SyncVectorEnv(makers(Plan(BOX), 2))
+@BOTH
+def test_calls_after_close(cls: Any, call: Callable[[Any], Any]) -> None:
+    envs = cls(makers(Plan(BOX), 2))
     envs.reset(seed=0)
     assert envs.closed is False
     envs.close()
     envs.close()
     assert envs.closed is True
-    assert [env.times_closed for env in envs.envs] == [1, 1]
     with pytest.raises(ClosedEnvironmentError, match="the vector env is closed"):
         call(envs)
+
+
+def test_close_closes_each_env_once() -> None:
+    envs = SyncVectorEnv(makers(Plan(BOX), 2))
+    envs.close()
+    envs.close()
+    assert [env.times_closed for env in envs.envs] == [1, 1]  # type: ignore[attr-defined]
 
 
 def test_close_closes_all_where_one_raises() -> None:
@@ -288,11 +310,12 @@ def test_close_closes_all_where_one_raises() -> None:
 # ---------------------------------------------------------------- the envs themselves
 
 
-def test_calls_and_attributes_are_gymnasiums() -> None:
-    ours, theirs = SyncVectorEnv(makers(Plan(BOX), 3)), gym.vector.SyncVectorEnv(makers(Plan(BOX), 3))
+@BOTH
+def test_calls_and_attributes_are_gymnasiums(cls: Any) -> None:
+    ours, theirs = cls(makers(Plan(BOX), 3)), gym.vector.SyncVectorEnv(makers(Plan(BOX), 3))
     for envs in (ours, theirs):
         envs.reset(seed=[4, None, 6])
-        envs.envs[1].reset(seed=5)
+        envs.reset(seed=[None, 5, None], options={"reset_mask": np.array([False, True, False])})
     for call in (
         lambda envs: envs.call("add", 3, twice=True),
         lambda envs: envs.call("label"),
@@ -312,23 +335,25 @@ def test_calls_and_attributes_are_gymnasiums() -> None:
         assert_same(call(ours), call(theirs))
 
 
-def test_attributes_are_set_where_gymnasium_sets_them() -> None:
+@BOTH
+def test_attributes_are_set_where_gymnasium_sets_them(cls: Any) -> None:
     """Through wrappers: on the wrapper that has the attribute."""
     fns = [lambda: gym.make("CartPole-v1")] * 2
-    ours, theirs = SyncVectorEnv(fns), gym.vector.SyncVectorEnv(fns)
+    ours, theirs = cls(fns), gym.vector.SyncVectorEnv(fns)
     for envs in (ours, theirs):
         envs.set_attr("gravity", [1.0, 2.0])
         envs.set_attr("brand_new", 7)
     assert ours.get_attr("gravity") == theirs.get_attr("gravity") == (1.0, 2.0)
-    assert [env.unwrapped.gravity for env in ours.envs] == [1.0, 2.0]
+    assert [env.gravity for env in ours.get_attr("unwrapped")] == [1.0, 2.0]
     assert ours.get_attr("brand_new") == theirs.get_attr("brand_new") == (7, 7)
 
 
-def test_render_mode_and_metadata() -> None:
+@BOTH
+def test_render_mode_and_metadata(cls: Any) -> None:
     class Declares(PlannedEnv):
         metadata = {"render_modes": ["ansi"], "render_fps": 3}  # noqa: RUF012 - as gymnasium declares it
 
-    envs = SyncVectorEnv([lambda: Declares(Plan(BOX), render_mode="ansi")] * 2, autoreset_mode="SameStep")
+    envs = cls([lambda: Declares(Plan(BOX), render_mode="ansi")] * 2, autoreset_mode="SameStep")
     assert envs.render_mode == "ansi"
     assert envs.render() == ("0: step 0", "0: step 0")
     assert envs.metadata == {**Declares.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
@@ -336,11 +361,12 @@ def test_render_mode_and_metadata() -> None:
     assert envs.autoreset_mode is AutoresetMode.SAME_STEP
 
 
-def test_reward_dtype() -> None:
+@BOTH
+def test_reward_dtype(cls: Any) -> None:
     for dtype in (np.float32, "float16", np.longdouble):
-        envs = SyncVectorEnv(makers(Plan(BOX, reward="np.float64"), 2), reward_dtype=dtype)
+        envs = cls(makers(Plan(BOX, reward="np.float64"), 2), reward_dtype=dtype)
         envs.reset(seed=0)
-        wide = SyncVectorEnv(makers(Plan(BOX, reward="np.float64"), 2))
+        wide = cls(makers(Plan(BOX, reward="np.float64"), 2))
         wide.reset(seed=0)
         rewards = envs.step([0, 0])[1]
         assert rewards.any()
@@ -359,14 +385,15 @@ def test_reward_dtype() -> None:
     ],
     ids=lambda value: str(value)[:12],
 )
-def test_a_reward_that_is_no_number(dtype: str, reward: Any) -> None:
+@BOTH
+def test_a_reward_that_is_no_number(cls: Any, dtype: str, reward: Any) -> None:
     """gymnasium takes None for NaN, and reads numbers from strings."""
 
     class Misbehaves(PlannedEnv):
         def step(self, action: Any) -> Any:
             return BOX.sample(), reward, False, False, {}
 
-    envs = SyncVectorEnv([lambda: Misbehaves(Plan(BOX))], reward_dtype=dtype)
+    envs = cls([lambda: Misbehaves(Plan(BOX))], reward_dtype=dtype)
     envs.reset(seed=0)
     with pytest.raises(EnvOutputError, match=r"^env 0: reward: got "):
         envs.step([0])
@@ -374,7 +401,8 @@ def test_a_reward_that_is_no_number(dtype: str, reward: Any) -> None:
 
 @pytest.mark.parametrize("call", ["reset", "step"])
 @pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.value)
-def test_an_interrupt_after_the_envs_were_run_asks_for_a_reset(mode: AutoresetMode, call: str) -> None:
+@BOTH
+def test_an_interrupt_after_the_envs_were_run_asks_for_a_reset(cls: Any, mode: AutoresetMode, call: str) -> None:
     """What the envs did is never handed out, so no step may build on it."""
 
     class Interrupts:
@@ -387,7 +415,7 @@ def test_an_interrupt_after_the_envs_were_run_asks_for_a_reset(mode: AutoresetMo
         def _info(self, kind: int, infos: Any) -> dict[str, Any]:
             return {"x": Interrupts() if self.on and self.index == 1 else 1}
 
-    envs = SyncVectorEnv([lambda index=index: Tells(Plan(BOX), index) for index in range(3)], autoreset_mode=mode)  # type: ignore[misc]
+    envs = cls([lambda index=index: Tells(Plan(BOX), index) for index in range(3)], autoreset_mode=mode)  # type: ignore[misc]
     envs.reset(seed=0)
     envs.set_attr("on", True)
     with pytest.raises(KeyboardInterrupt):

@@ -1,8 +1,9 @@
-"""``SyncVectorEnv`` gives what ``gymnasium.vector.SyncVectorEnv`` gives, to the bit, over gymnasium's own envs."""
+"""Our vector envs give what ``gymnasium.vector.SyncVectorEnv`` gives, to the bit, over gymnasium's own envs."""
 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,8 +14,11 @@ from agreement import arrays_in, assert_same, with_final_obs_in_space
 from generated_envs import Plan, makers
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from vector_classes import BOTH, travels, two_workers
 
 from gymbridge.vector import SyncVectorEnv
+
+travels(sys.modules[__name__])
 
 FAMILIES = (
     *("CartPole", "MountainCar", "MountainCarContinuous", "Acrobot", "Pendulum"),
@@ -29,15 +33,15 @@ def newest(family: str) -> str:
     return max((id for id in gym.registry if id.split("-v")[0] == family), key=lambda id: int(id.split("-v")[1]))
 
 
-def pair(makers: list[Callable[[], gym.Env]], **kwargs: Any) -> tuple[SyncVectorEnv, gym.vector.SyncVectorEnv]:
-    return SyncVectorEnv(makers, **kwargs), gym.vector.SyncVectorEnv(makers, **kwargs)
+def pair(cls: Any, makers: list[Callable[[], gym.Env]], **kwargs: Any) -> tuple[Any, gym.vector.SyncVectorEnv]:
+    return cls(makers, **kwargs), gym.vector.SyncVectorEnv(makers, **kwargs)
 
 
 class Twins:
     """Ours and gymnasium's, driven together and compared call by call."""
 
-    def __init__(self, makers: list[Callable[[], gym.Env]], **kwargs: Any):
-        self.ours, self.theirs = pair(makers, **kwargs)
+    def __init__(self, cls: Any, makers: list[Callable[[], gym.Env]], **kwargs: Any):
+        self.ours, self.theirs = pair(cls, makers, **kwargs)
         assert_same(self.ours.metadata, self.theirs.metadata)
         self.ended = np.zeros(len(makers), np.bool_)
         self.ends = 0
@@ -76,11 +80,12 @@ def makers_of(family: str, num_envs: int) -> list[Callable[[], gym.Env]]:
     ]
 
 
+@BOTH
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_two_thousand_steps(family: str, mode: AutoresetMode) -> None:
+def test_two_thousand_steps(cls: Any, family: str, mode: AutoresetMode) -> None:
     """Resets with each kind of seed and with masks, in the middle of the run too."""
-    twins = Twins(makers_of(family, 3), autoreset_mode=mode)
+    twins = Twins(cls, makers_of(family, 3), autoreset_mode=mode)
     random = np.random.default_rng(11)
     twins.reset(seed=3)
     for step in range(2000):
@@ -99,20 +104,22 @@ def test_two_thousand_steps(family: str, mode: AutoresetMode) -> None:
     twins.close()
 
 
+@BOTH
 @pytest.mark.parametrize("family", FAMILIES)
-def test_actions_as_lists(family: str) -> None:
-    twins = Twins(makers_of(family, 2))
+def test_actions_as_lists(cls: Any, family: str) -> None:
+    twins = Twins(cls, makers_of(family, 2))
     twins.reset(seed=0)
     for _ in range(20):
         twins.step(list(twins.ours.action_space.sample()))
     twins.close()
 
 
+@BOTH
 @pytest.mark.parametrize("family", ["CartPole", "Blackjack"])
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
-def test_results_belong_to_the_caller(family: str, mode: AutoresetMode) -> None:
+def test_results_belong_to_the_caller(cls: Any, family: str, mode: AutoresetMode) -> None:
     """With ``copy=True`` nothing that was handed out changes later, and no two results share memory."""
-    envs = SyncVectorEnv(makers_of(family, 3), autoreset_mode=mode)
+    envs = cls(makers_of(family, 3), autoreset_mode=mode)
     results: list[Any] = [envs.reset(seed=0)]
     copies = copy.deepcopy(results)
     for _ in range(30):
@@ -126,11 +133,12 @@ def test_results_belong_to_the_caller(family: str, mode: AutoresetMode) -> None:
     assert len({array.__array_interface__["data"][0] for array in arrays}) == len(arrays)
 
 
+@BOTH
 @pytest.mark.parametrize("family", ["CartPole", "Blackjack"])
 @pytest.mark.parametrize("mode", MODES[:2], ids=lambda mode: mode.value)
-def test_one_buffer_without_copy(family: str, mode: AutoresetMode) -> None:
+def test_one_buffer_without_copy(cls: Any, family: str, mode: AutoresetMode) -> None:
     """With ``copy=False`` observations are the same arrays in each call, as gymnasium's; all else is the caller's."""
-    twins = Twins(makers_of(family, 3), autoreset_mode=mode, copy=False)
+    twins = Twins(cls, makers_of(family, 3), autoreset_mode=mode, copy=False)
 
     def buffers(observation: Any) -> list[int]:
         return [id(array) for array in arrays_in(observation)]
@@ -157,9 +165,10 @@ def spaces_of_other_bounds() -> list[Callable[[], gym.Env]]:
         return [lambda scale=scale: make(scale) for scale in (1.0, 0.75, 0.5)]
 
 
-def test_observation_mode_different() -> None:
+@BOTH
+def test_observation_mode_different(cls: Any) -> None:
     with np.errstate(all="ignore"):
-        twins = Twins(spaces_of_other_bounds(), observation_mode="different")
+        twins = Twins(cls, spaces_of_other_bounds(), observation_mode="different")
     assert twins.ours.observation_space == twins.theirs.observation_space
     assert twins.ours.single_observation_space == twins.theirs.single_observation_space
     twins.reset(seed=1)
@@ -168,11 +177,12 @@ def test_observation_mode_different() -> None:
     twins.close()
 
 
-def test_observation_mode_pair() -> None:
+@BOTH
+def test_observation_mode_pair(cls: Any) -> None:
     single = gym.spaces.Box(-1, 1, (4,), np.float32)
     batched = gym.spaces.Box(-1, 1, (3, 4), np.float32)
     with np.errstate(all="ignore"):
-        twins = Twins(spaces_of_other_bounds(), observation_mode=(batched, single))
+        twins = Twins(cls, spaces_of_other_bounds(), observation_mode=(batched, single))
     assert twins.ours.observation_space is batched
     assert twins.ours.single_observation_space is single
     twins.reset(seed=1)
@@ -181,9 +191,10 @@ def test_observation_mode_pair() -> None:
     twins.close()
 
 
-def test_spaces_and_facts() -> None:
+@BOTH
+def test_spaces_and_facts(cls: Any) -> None:
     for family in FAMILIES:
-        ours, theirs = pair(makers_of(family, 3))
+        ours, theirs = pair(cls, makers_of(family, 3))
         for name in ("observation_space", "single_observation_space", "action_space", "single_action_space"):
             our, their = getattr(ours, name), getattr(theirs, name)
             assert our == their, name
@@ -191,9 +202,8 @@ def test_spaces_and_facts() -> None:
             assert_same(our.sample(), their.sample(), name)
         for name in ("num_envs", "render_mode", "metadata", "spec", "copy", "observation_mode", "autoreset_mode"):
             assert_same(getattr(ours, name), getattr(theirs, name), name)
-        assert repr(ours) == repr(theirs) == "SyncVectorEnv(num_envs=3)"
+        assert repr(ours) == f"{type(ours).__name__}(num_envs=3)"
         assert ours.unwrapped is ours
-        assert len(ours.envs) == 3
         ours.close(), theirs.close()
 
 
@@ -220,8 +230,8 @@ def infos_as_lists(envs: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
 
 @pytest.fixture
 def wrapped_twins(request: pytest.FixtureRequest) -> Iterator[tuple[gym.vector.VectorEnv, gym.vector.VectorEnv]]:
-    wrap, family = request.param
-    twins = tuple(wrap(envs) for envs in pair(makers_of(family, 3)))
+    cls, wrap, family = request.param
+    twins = tuple(wrap(envs) for envs in pair(cls, makers_of(family, 3)))
     yield twins
     for envs in twins:
         envs.close()
@@ -230,13 +240,17 @@ def wrapped_twins(request: pytest.FixtureRequest) -> Iterator[tuple[gym.vector.V
 @pytest.mark.parametrize(
     "wrapped_twins",
     [
-        (episode_statistics, "CartPole"),
-        (normalized, "Pendulum"),
-        (clipped_and_rescaled, "MountainCarContinuous"),
-        (flattened, "Blackjack"),
-        (infos_as_lists, "Taxi"),
+        (cls, *wrapped)
+        for cls in (SyncVectorEnv, two_workers)
+        for wrapped in (
+            (episode_statistics, "CartPole"),
+            (normalized, "Pendulum"),
+            (clipped_and_rescaled, "MountainCarContinuous"),
+            (flattened, "Blackjack"),
+            (infos_as_lists, "Taxi"),
+        )
     ],
-    ids=lambda param: param[0].__name__,
+    ids=lambda param: f"{param[0].__name__}-{param[1].__name__}",
     indirect=True,
 )
 def test_wrappers_of_gymnasium(wrapped_twins: tuple[gym.vector.VectorEnv, gym.vector.VectorEnv]) -> None:

@@ -1,8 +1,9 @@
-"""``SyncVectorEnv`` gives what gymnasium's own gives over generated spaces, infos, rewards and episodes."""
+"""Our vector envs give what gymnasium's ``SyncVectorEnv`` gives over generated spaces, infos, rewards and episodes."""
 
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any
 
 import gymnasium as gym
@@ -15,8 +16,11 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from space_strategies import HAS_DISCRETE_DTYPE, any_spaces, batchable, samples
+from vector_classes import BOTH, travels, two_workers
 
 from gymbridge.vector import SyncVectorEnv
+
+travels(sys.modules[__name__])
 
 MODES = tuple(AutoresetMode)
 SLOW_TO_DRAW = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=150)
@@ -25,8 +29,10 @@ observation_spaces = any_spaces().filter(batchable)
 action_spaces = any_spaces(min_items=1, max_leaves=4).filter(batchable)
 
 
-def agree(plan: Plan, mode: AutoresetMode, seed: Any, num_envs: int, copied: bool, rounds: int = 12) -> None:
-    ours = SyncVectorEnv(makers(plan, num_envs), copy=copied, autoreset_mode=mode)
+def agree(
+    plan: Plan, mode: AutoresetMode, seed: Any, num_envs: int, copied: bool, rounds: int = 12, cls: Any = SyncVectorEnv
+) -> None:
+    ours = cls(makers(plan, num_envs), copy=copied, autoreset_mode=mode)
     theirs = gym.vector.SyncVectorEnv(makers(plan, num_envs), copy=copied, autoreset_mode=mode)
     assert_same(ours.reset(seed=seed), theirs.reset(seed=seed), "reset")
     ours.action_space.seed(3)
@@ -50,10 +56,7 @@ def agree(plan: Plan, mode: AutoresetMode, seed: Any, num_envs: int, copied: boo
                 theirs.reset(seed=seeds, options=copy.copy(options)),
                 f"reset after step {number}",
             )
-    for our_env, their_env in zip(ours.envs, theirs.envs, strict=True):
-        assert isinstance(our_env, PlannedEnv)
-        assert isinstance(their_env, PlannedEnv)
-        assert_same(our_env.calls, their_env.calls, "what the env was asked")
+    assert_same(ours.get_attr("calls"), theirs.get_attr("calls"), "what the envs were asked")
     ours.close()
     theirs.close()
 
@@ -72,6 +75,18 @@ def test_observations_and_infos(plan: Plan, mode: AutoresetMode, seed: Any, copi
 def test_actions_reach_the_envs_as_gymnasium_hands_them_out(plan: Plan, mode: AutoresetMode) -> None:
     """Same types, dtypes, values and structure."""
     agree(plan, mode, 0, 2, True, rounds=4)
+
+
+@settings(SLOW_TO_DRAW, max_examples=50)
+@given(plan=plans(observation_spaces), mode=st.sampled_from(MODES), seed=seeds, copied=st.booleans())
+def test_observations_and_infos_of_workers(plan: Plan, mode: AutoresetMode, seed: Any, copied: bool) -> None:
+    agree(plan, mode, seed, 3, copied, rounds=6, cls=two_workers)
+
+
+@settings(SLOW_TO_DRAW, max_examples=50)
+@given(plan=plans(st.just(spaces.Discrete(2)), action_spaces), mode=st.sampled_from(MODES))
+def test_actions_reach_the_envs_of_workers_as_gymnasium_hands_them_out(plan: Plan, mode: AutoresetMode) -> None:
+    agree(plan, mode, 0, 2, True, rounds=4, cls=two_workers)
 
 
 def shows(space: spaces.Space, observations: list[Any]) -> list[Any]:
@@ -98,11 +113,12 @@ def test_sampled_observations_come_back(space: spaces.Space, data: st.DataObject
     assert_same(SyncVectorEnv(fns).reset(), gym.vector.SyncVectorEnv(fns).reset())
 
 
-def test_longdouble_observations() -> None:
+@BOTH
+def test_longdouble_observations(cls: Any) -> None:
     """A dtype that gymnasium takes but cannot sample."""
     space = spaces.Box(-np.inf, np.inf, (2,), np.longdouble)
     fns = shows(space, [np.array([1, np.nan], np.longdouble) / 3, np.array([-0.0, np.inf], np.longdouble)])
-    assert_same(SyncVectorEnv(fns).reset(), gym.vector.SyncVectorEnv(fns).reset())
+    assert_same(cls(fns).reset(), gym.vector.SyncVectorEnv(fns).reset())
 
 
 @pytest.mark.parametrize(
@@ -125,12 +141,14 @@ def test_longdouble_observations() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
-def test_odd_spaces(space: spaces.Space, mode: AutoresetMode) -> None:
-    agree(Plan(space, lengths=(1, 2)), mode, 0, 3, True)
+@BOTH
+def test_odd_spaces(cls: Any, space: spaces.Space, mode: AutoresetMode) -> None:
+    agree(Plan(space, lengths=(1, 2)), mode, 0, 3, True, cls=cls)
 
 
 @pytest.mark.parametrize("mode", MODES[1:2], ids=lambda mode: mode.value)
-def test_final_obs_and_final_info_are_those_of_the_end(mode: AutoresetMode) -> None:
+@BOTH
+def test_final_obs_and_final_info_are_those_of_the_end(cls: Any, mode: AutoresetMode) -> None:
     """Also where the env writes its next observation and info into the same arrays."""
     box = spaces.Box(0, 9, (1,), np.int64)
 
@@ -152,7 +170,7 @@ def test_final_obs_and_final_info_are_those_of_the_end(mode: AutoresetMode) -> N
             self.info["steps"] += 1
             return self.array, 0.0, bool(self.array[0] == 2), False, self.info
 
-    envs = SyncVectorEnv([InPlace, InPlace], autoreset_mode=mode)
+    envs = cls([InPlace, InPlace], autoreset_mode=mode)
     envs.reset()
     envs.step([0, 0])
     observation, *_, infos = envs.step([0, 0])

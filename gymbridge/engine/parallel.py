@@ -1,0 +1,501 @@
+"""The engine that runs its envs in worker processes, which share one block of memory with the caller."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Generic, TypeVar
+
+from gymbridge.engine.block import Block
+from gymbridge.engine.codes import RowState
+from gymbridge.engine.dispatch import Arguments
+from gymbridge.engine.failures import fail_rows, raise_env_error
+from gymbridge.engine.host import NOTHING, EnvDescription, Inputs, RemoteHostOptions, Report
+from gymbridge.engine.layout import ALIGNMENT, Layout
+from gymbridge.engine.mailbox import packed_for_worker
+from gymbridge.engine.protocol import Allocation, Answer, Call, Command, RoundMail, RoundNews
+from gymbridge.engine.shared_memory import MemoryKind, SharedBytes
+from gymbridge.engine.supervision import Crew
+from gymbridge.engine.worker_loop import EnvWorker
+from gymbridge.engine.workers import StartMethod
+from gymbridge.engine.workers.wake import LOOK_SECONDS
+
+__all__ = ["ParallelEngine", "usable_cores"]
+
+Description = TypeVar("Description", bound=EnvDescription)
+
+Affinity = Sequence[Iterable[int]] | Callable[[int], Iterable[int]]
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def usable_cores() -> list[int]:
+    """The numbers of the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+class ParallelEngine(Generic[Description]):
+    """Envs in worker processes, each of which runs a contiguous run of them in turn.
+
+    The workers are started, and make their envs, at once; none is made here. A round wakes only the workers that have
+    something to do. It may be sent and received in two calls; one round is under way at a time.
+
+    Args:
+        makers: one callable an env; see :class:`~gymbridge.engine.makers.EnvMaker`.
+        options: how the envs are run.
+        num_workers: worker processes; ``min(len(makers), usable cores)`` unless told.
+        method: how they are started; see :func:`~gymbridge.engine.workers.start.start_worker`.
+        memory: what the block lies in; see :meth:`~gymbridge.engine.shared_memory.SharedBytes.allocate`.
+        daemon: whether a worker that ``multiprocessing`` started may not start such processes itself.
+        worker_affinity: the cores of each worker, a sequence with one entry a worker or a function of its number; None
+            for all.
+        num_sub_threads: threads of numerical libraries in a worker; None to leave them alone.
+        start_timeout: seconds until all envs are made.
+        shutdown_timeout: seconds that ``close`` gives the workers unless it is told otherwise.
+        preload: modules that the envs need and that take long to import, see
+            :func:`~gymbridge.engine.workers.start.start_worker`.
+
+    Attributes:
+        num_envs: number of envs.
+        num_workers: number of workers.
+        descriptions: what each env says of itself.
+        block: the memory, once ``allocate`` has made it.
+        unsettled: whether an interrupted call has left something under way.
+
+    Raises:
+        UnpicklableError: a maker cannot be sent; the message names its env.
+        WorkerDiedError: a worker died while it made its envs.
+        WorkerStartError: a worker could not be started, or the envs were not made in time.
+        ValueError, TypeError: no maker, or an option with a value that it does not have.
+
+    What a maker raises comes through, marked with its env; all workers are gone then.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> from gymbridge.engine.codes import Op
+        >>> from gymbridge.engine.gym_host import GymHostOptions
+        >>> engine = ParallelEngine([lambda: gym.make("CartPole-v1")] * 2, GymHostOptions())
+        >>> engine.allocate()
+        >>> report = engine.run(bytes([Op.RESET] * 2), None, [{"seed": 0}, {"seed": 1}])
+        >>> engine.block.root["observation",].shape
+        (2, 4)
+        >>> engine.close()
+    """
+
+    block: Block
+    _inputs: Inputs
+
+    def __init__(
+        self,
+        makers: Iterable[Callable[[], Any]],
+        options: RemoteHostOptions[Description],
+        *,
+        num_workers: int | None = None,
+        method: StartMethod | None = None,
+        memory: MemoryKind | None = None,
+        daemon: bool = False,
+        worker_affinity: Affinity | None = None,
+        num_sub_threads: int | None = None,
+        start_timeout: float | None = 60.0,
+        shutdown_timeout: float | None = 10.0,
+        preload: Sequence[str] = (),
+    ):
+        makers = list(makers)
+        if not makers:
+            raise ValueError("got no maker of an env, expected one or more")
+        cores = usable_cores()
+        self.num_envs = len(makers)
+        self.num_workers = _number_of_workers(num_workers, self.num_envs, len(cores))
+        self._options = options
+        self._memory_kind = memory
+        self._shutdown_timeout = shutdown_timeout
+        self._looks = self.num_workers + 1 <= len(cores)
+        affinities = _affinities(worker_affinity, self.num_workers, cores)
+        parts = _parts(self.num_envs, self.num_workers)
+        jobs = [
+            EnvWorker(makers[part.start : part.stop], options, part.start, affinity, num_sub_threads)
+            for part, affinity in zip(parts, affinities, strict=True)
+        ]
+        threads = {} if num_sub_threads is None else dict.fromkeys(_THREAD_VARIABLES, str(num_sub_threads))
+        self._crew = Crew(
+            parts,
+            jobs,
+            makers,
+            method=method,
+            daemon=daemon,
+            environ={**threads},
+            start_timeout=start_timeout,
+            preload=preload,
+        )
+        self.descriptions: list[Description] = [each for told in self._crew.made for each in told]
+        self._all_workers = range(self.num_workers)
+        self._worker_of = [worker for worker, part in enumerate(parts) for _ in part]
+        self._round: tuple[bytes, Sequence[int]] | None = None
+        self.unsettled = False
+        self._interrupted_ops = bytes(self.num_envs)
+        self._calls_under_way = False
+
+    # ---------------------------------------------------------------- before the first round
+
+    def describe(self, options: RemoteHostOptions[Any]) -> None:
+        """Has the envs describe themselves anew, under other options, which are those of the hosts too.
+
+        For a front that can choose how to run the envs only once it knows what they are; before ``allocate``.
+        """
+        self._crew.require_open()
+        packed = packed_for_worker(options, "the options")
+        for worker in self._all_workers:
+            self._crew.post(worker, packed)
+        self._options = options
+        self.descriptions = [each for told in self._ask(Command.DESCRIBE) for each in told]
+
+    def allocate(self) -> None:
+        """See :class:`~gymbridge.engine.host.Engine`; the workers make their hosts over their own rows."""
+        self._crew.require_open()
+        first = self.descriptions[0]
+        layout = Layout(self.num_envs, input=first.input_leaves, next=first.next_leaves, root=first.root_leaves)
+        # behind the layout two sequence bytes a worker, each in a cache line of its own
+        nbytes = layout.nbytes + 2 * ALIGNMENT * self.num_workers
+        self._memory = SharedBytes.allocate(nbytes, self._memory_kind)
+        whole = memoryview(self._memory.array)  # type: ignore[arg-type]
+        self.block = Block(layout, self._memory.array)
+        for worker, part in enumerate(self._crew.parts):
+            theirs = layout.nbytes + 2 * ALIGNMENT * worker
+            ours = theirs + ALIGNMENT
+            look = LOOK_SECONDS if self._looks else 0.0
+            rows = layout.rows(part.start, part.stop)
+            self._crew.post(worker, packed_for_worker(Allocation(rows, nbytes, theirs, ours, look), "the layout"))
+            self._crew.hand_over(worker, self._memory.send)
+            self._crew.ends[worker].share(whole[ours : ours + 1], whole[theirs : theirs + 1])
+        self._ask(Command.ALLOCATE)
+        self._inputs = self._options.inputs(first, self.block)
+        self._op = self.block.op
+
+    def _ask(self, command: Command) -> list[Any]:
+        """What each worker answers to a command that all are given."""
+        self._crew.command(self._all_workers, command)
+        self._crew.wait()
+        return [self._crew.answer(worker) for worker in self._all_workers]
+
+    # ---------------------------------------------------------------- rounds
+
+    def run(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> Report:
+        """One round: one op a row; see :class:`~gymbridge.engine.host.Host`."""
+        try:
+            self.send(ops, inputs, reset_kwargs)
+            return self.receive()
+        except BaseException:
+            if self._round is not None:  # an interrupt between the two
+                self._abandon(self._round[0])
+            raise
+
+    def send(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> None:
+        """Begins a round, which ``receive`` ends.
+
+        Args:
+            ops, inputs, reset_kwargs: see :class:`~gymbridge.engine.host.Host`.
+
+        Raises:
+            WorkerDiedError: a row that is to do something had its env in a worker that is dead; nothing has begun.
+            UnpicklableError: what cannot be sent; nothing has begun.
+            RuntimeError: a round is under way.
+        """
+        if self._round is not None or self._calls_under_way:
+            raise RuntimeError("send: refused while a round or a call is under way")
+        crew = self._crew
+        if crew.refusal:
+            crew.require_open()
+        if self.unsettled:
+            self.settle()
+        workers = self._all_workers if 0 not in ops else self._with_work(ops)
+        if crew.dead:
+            self._require_living(workers)
+        beside = self._inputs.write(inputs)
+        with_mail: Sequence[int] = ()
+        if beside is not None or reset_kwargs is not None:
+            with_mail = workers
+            self._post(workers, beside, reset_kwargs)
+        self._op[:] = ops
+        self._round = ops, workers
+        try:
+            crew.command(workers, Command.ROUND, with_mail)
+        except BaseException:
+            self._abandon(ops)
+            raise
+
+    def receive(self, timeout: float | None = None) -> Report:
+        """Waits for the end of the round that ``send`` began.
+
+        Args:
+            timeout: seconds; None to wait for ever.
+
+        Raises:
+            CallTimeoutError: the round took longer; its rows are ``FAILED``, and what it still gives is dropped.
+            RuntimeError: no round is under way.
+        """
+        if self._round is None:
+            raise RuntimeError("receive: no round is under way")
+        ops, workers = self._round
+        try:
+            self._crew.wait(timeout)
+            report = self._report(ops, workers)
+        except BaseException:
+            self._abandon(ops)
+            raise
+        self._round = None
+        return report
+
+    def _with_work(self, ops: bytes) -> list[int]:
+        parts = self._crew.parts
+        return [worker for worker in self._all_workers if any(ops[parts[worker].start : parts[worker].stop])]
+
+    def _post(self, workers: Sequence[int], beside: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None) -> None:
+        packed = []
+        for worker in workers:
+            part = self._crew.parts[worker]
+            mail = RoundMail(
+                None if beside is None else self._inputs.part(beside, part.start, part.stop),
+                None if reset_kwargs is None else reset_kwargs[part.start : part.stop],
+            )
+            packed.append(packed_for_worker(mail, f"what the envs {[*part]} are given"))
+        for worker, message in zip(workers, packed, strict=True):
+            self._crew.post(worker, message)
+
+    def _report(self, ops: bytes, workers: Sequence[int]) -> Report:
+        crew, report = self._crew, NOTHING
+        for worker in workers:
+            if crew.ends[worker].latest != Answer.DONE or worker in crew.dead:
+                report = Report() if report is NOTHING else report
+                if worker in crew.dead:
+                    for row in crew.parts[worker]:
+                        if ops[row]:
+                            report.errors[row] = crew.dead[worker]
+                            self.block.state[row] = RowState.FAILED
+                else:
+                    self._read_news(crew.answer(worker), report)
+        return report
+
+    def _read_news(self, news: RoundNews, report: Report) -> None:
+        report.steps.update(news.steps)
+        report.resets.update(news.resets)
+        for row, told in news.errors.items():
+            report.errors[row] = told.rebuilt()
+        for section, key, row, value in news.objects:
+            getattr(self.block, section)[key][row] = value
+
+    def _abandon(self, ops: bytes) -> None:
+        """The round is not to be received any more: what its rows do, the caller never sees."""
+        self._interrupted_ops = ops
+        self.unsettled = True
+        self._round = None
+        fail_rows(self.block.state, ops)
+
+    def settle(self) -> None:
+        """See :class:`~gymbridge.engine.host.Engine`."""
+        if self.unsettled:
+            self._crew.settle()
+            fail_rows(self.block.state, self._interrupted_ops)  # the workers wrote the rows meanwhile
+            self.unsettled = False
+
+    def require_workers(self) -> None:
+        """See :class:`~gymbridge.engine.host.Engine`."""
+        self._require_living(self._all_workers)
+
+    def _require_living(self, workers: Iterable[int]) -> None:
+        for worker in workers:
+            if worker in self._crew.dead:
+                raise self._crew.dead[worker]
+
+    # ---------------------------------------------------------------- verbs of rows
+
+    def each(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """A verb of the host for each row, in all workers at once; see :class:`~gymbridge.engine.host.Engine`.
+
+        Raises:
+            WorkerDiedError: a worker is dead, or dies meanwhile.
+
+        What a verb raises comes through, that of the first row that failed; the other rows have done theirs then.
+        """
+        results = self._called(verb, dict(enumerate(arguments)))
+        return [results[row] for row in range(len(arguments))]
+
+    def _called(self, verb: str, arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        try:
+            self.send_calls(verb, arguments)
+            return self.receive_calls()
+        except BaseException:
+            if self._calls_under_way:  # an interrupt between the two
+                self._abandon_calls()
+            raise
+
+    def send_calls(self, verb: str, arguments: Mapping[int, tuple[Any, ...]]) -> None:
+        """Asks rows for a verb of their host; ``receive_calls`` has what they give.
+
+        Args:
+            verb: a method of :class:`~gymbridge.engine.host.Host` whose first argument is a row.
+            arguments: row -> the other arguments.
+
+        Raises:
+            WorkerDiedError: the worker of a row is dead; nothing has begun.
+            UnpicklableError: an argument cannot be sent; nothing has begun.
+            RuntimeError: a round or another call is under way.
+        """
+        if self._round is not None or self._calls_under_way:
+            raise RuntimeError(f"{verb}: refused while a round or a call is under way")
+        self._crew.require_open()
+        self.settle()
+        calls: dict[int, list[Call]] = {}
+        for row, own in arguments.items():
+            calls.setdefault(self._worker_of[row], []).append(Call(verb, row, own))
+        self._require_living(calls)
+        packed = {
+            worker: packed_for_worker(own, f"what {verb!r} of the envs {[call.row for call in own]} is given")
+            for worker, own in calls.items()
+        }
+        for worker, message in packed.items():
+            self._crew.post(worker, message)
+        self._calls_under_way = True
+        try:
+            self._crew.command(list(calls), Command.CALL)
+        except BaseException:
+            self._abandon_calls()
+            raise
+
+    def receive_calls(self, timeout: float | None = None) -> dict[int, Any]:
+        """Row -> what its verb gave, of the calls that ``send_calls`` sent.
+
+        Args:
+            timeout: seconds; None to wait for ever.
+
+        Raises:
+            CallTimeoutError: they took longer; what they still give is dropped.
+            WorkerDiedError: a worker died meanwhile.
+            RuntimeError: no call is under way.
+
+        What a verb raises comes through, that of the first row that failed.
+        """
+        if not self._calls_under_way:
+            raise RuntimeError("receive_calls: no call is under way")
+        crew = self._crew
+        results: dict[int, Any] = {}
+        errors: dict[int, Exception] = {}
+        try:
+            crew.wait(timeout)
+            for worker in crew.concerned:
+                if worker in crew.dead:
+                    errors[crew.parts[worker].start] = crew.dead[worker]
+                else:
+                    given, told = crew.answer(worker)
+                    results.update(given)
+                    errors.update({row: each.rebuilt() for row, each in told.items()})
+        except BaseException:
+            self._abandon_calls()
+            raise
+        self._calls_under_way = False
+        if errors:
+            raise_env_error(errors)
+        return results
+
+    def _abandon_calls(self) -> None:
+        self._calls_under_way = False
+        self._interrupted_ops = bytes(self.num_envs)  # no row has failed
+        self.unsettled = True
+
+    def _ask_row(self, verb: str, row: int, *arguments: Any) -> Any:
+        return self._called(verb, {row: arguments})[row]
+
+    def attribute(self, row: int, name: str) -> Any:
+        """Attribute ``name`` of a row's env: a copy."""
+        return self._ask_row("attribute", row, name)
+
+    def set_attribute(self, row: int, name: str, value: Any) -> None:
+        """Sets attribute ``name`` of a row's env to a copy of ``value``."""
+        self._ask_row("set_attribute", row, name, value)
+
+    def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """Attribute ``name`` of a row's env, called if it is callable."""
+        return self._ask_row("call", row, name, args, kwargs)
+
+    def follow(self, row: int, path: Sequence[str], call: Arguments | None = None) -> Any:
+        """See :class:`~gymbridge.engine.host.Host`; what comes back is a copy."""
+        return self._ask_row("follow", row, path, call)
+
+    def seed(self, row: int, seed: int | None, static_seed: bool) -> None:
+        """Gives a row's env a seed for its next reset; see :class:`~gymbridge.engine.host.Host`."""
+        self._ask_row("seed", row, seed, static_seed)
+
+    def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
+        """What a row's env returns against what it says of itself; see :class:`~gymbridge.engine.host.Host`."""
+        faults: list[str] = self._ask_row("faults", row, num_steps, seed)
+        return faults
+
+    def state(self, row: int) -> dict[str, Any]:
+        """The state of a row's env, and of the row."""
+        state: dict[str, Any] = self._ask_row("state", row)
+        return state
+
+    def load_state(self, row: int, state: Mapping[str, Any]) -> None:
+        """Puts a state back that :meth:`state` gave."""
+        self._ask_row("load_state", row, state)
+
+    # ---------------------------------------------------------------- the end
+
+    def close(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Has the workers close their envs and end, each even if another's ``close`` raises.
+
+        What is under way is waited for, within the time. Raises the first error of an env's ``close`` at the end.
+
+        Args:
+            timeout: seconds after which the workers left are killed, with a warning; ``shutdown_timeout`` unless told.
+            terminate: kill them at once; their envs are not closed.
+        """
+        self._round = None
+        self._calls_under_way = False
+        errors = self._crew.close(self._shutdown_timeout if timeout is None else timeout, terminate)
+        if hasattr(self, "_memory"):
+            self._memory.close()
+            self.__dict__.pop("block", None)  # whoever has no views of it any more frees the memory
+            self.__dict__.pop("_inputs", None)
+            self.__dict__.pop("_op", None)
+        if errors:
+            raise errors[0]
+
+
+def _number_of_workers(given: int | None, num_envs: int, num_cores: int) -> int:
+    if given is None:
+        return min(num_envs, num_cores)
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"num_workers: got {given!r} of type {type(given).__name__}, expected an int")
+    if not 1 <= given <= num_envs:
+        raise ValueError(f"num_workers: got {given}, expected 1 to {num_envs}, the number of envs")
+    return given
+
+
+def _parts(num_envs: int, num_workers: int) -> list[range]:
+    """Contiguous runs of envs, as equal as can be."""
+    bounds = [worker * num_envs // num_workers for worker in range(num_workers + 1)]
+    return [range(start, stop) for start, stop in pairwise(bounds)]
+
+
+def _affinities(given: Affinity | None, num_workers: int, cores: Sequence[int]) -> Sequence[list[int] | None]:
+    """The cores of each worker, seen to be usable."""
+    if given is None:
+        return [None] * num_workers
+    if not hasattr(os, "sched_setaffinity"):
+        raise NotImplementedError("worker_affinity: this platform cannot bind a process to cores")
+    if callable(given):
+        given = [given(worker) for worker in range(num_workers)]
+    if len(given) != num_workers:
+        raise ValueError(f"worker_affinity: got {len(given)} entries, expected {num_workers}, one for each worker")
+    affinities: list[list[int] | None] = []
+    for worker, own in enumerate(given):
+        wanted = list(own)
+        if any(isinstance(core, bool) or not isinstance(core, int) for core in wanted):
+            raise TypeError(f"worker_affinity: got {wanted} for worker {worker}, expected ints")
+        if not wanted or not set(wanted) <= set(cores):
+            raise ValueError(f"worker_affinity: got {wanted} for worker {worker}, expected some of the cores {cores}")
+        affinities.append(wanted)
+    return affinities

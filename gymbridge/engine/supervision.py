@@ -1,0 +1,345 @@
+"""The workers of an engine: started together, asked and awaited, buried when they die, and ended."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from time import perf_counter
+from typing import Any, NoReturn
+
+from gymbridge.engine.failures import mark_error
+from gymbridge.engine.mailbox import Mailbox
+from gymbridge.engine.protocol import SYNC, Answer, Command
+from gymbridge.engine.remote_errors import ToldError
+from gymbridge.engine.workers import StartMethod, Surroundings, WakeEnd, WakeGroup, WorkerProcess, start_worker
+from gymbridge.engine.workers.worker_main import Job
+from gymbridge.errors import CallTimeoutError, UnpicklableError, WorkerDiedError, WorkerStartError
+
+__all__ = ["Crew"]
+
+_SECONDS_TO_DIE = 5.0
+"""That a worker whose end of a pipe is closed, or that was killed, may take to be seen dead."""
+
+
+class Crew:
+    """The workers of an engine, numbered from 0.
+
+    One call is under way at a time: commands go out, each worker concerned answers once, and only then comes the next.
+    Dropping the last reference to a crew ends its workers: those that are idle close their envs, those in the middle
+    of something are killed.
+
+    Args:
+        parts: the rows of each worker.
+        jobs: what each runs.
+        makers: of all envs; to say which of them cannot be pickled.
+        method, daemon, preload: see :func:`~gymbridge.engine.workers.start.start_worker`.
+        environ: variables that the workers have otherwise than this process.
+        start_timeout: seconds until all have made their envs.
+
+    Attributes:
+        parts: the rows of each worker.
+        made: what each worker told once its envs were made.
+        dead: worker -> what its death is told with.
+        concerned: the workers that the last command went to.
+        refusal: why the workers are not to be used any more; empty as long as they are.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[range],
+        jobs: Sequence[Job],
+        makers: Sequence[Callable[[], Any]],
+        *,
+        method: StartMethod | None,
+        daemon: bool,
+        environ: dict[str, str | None],
+        start_timeout: float | None,
+        preload: Sequence[str] = (),
+    ):
+        self.parts = parts
+        self.dead: dict[int, WorkerDiedError] = {}
+        self._sync_byte = SYNC
+        self.concerned: Collection[int] = ()
+        self._pending: set[int] = set()
+        self._workers: list[WorkerProcess] = []
+        self._mailboxes: list[Mailbox] = []
+        self._ends: list[WakeEnd] = []
+        self.refusal = ""
+        deadline = None if start_timeout is None else perf_counter() + start_timeout
+        self._release = weakref.finalize(self, _release, self._workers, self._mailboxes, self._pending)
+        _crews.add(self)
+        surroundings = Surroundings.now(environ)
+        try:
+            for number, job in enumerate(jobs):
+                self._mailboxes.append(Mailbox.create())
+                # a duplicate: where the worker is a fork of this process, the crew's own is closed there
+                mail = os.dup(self._mailboxes[-1].descriptor)
+                try:
+                    self._workers.append(
+                        start_worker(
+                            job,
+                            method=method,
+                            surroundings=surroundings,
+                            pass_descriptors=[mail],
+                            daemon=daemon,
+                            timeout=start_timeout,
+                            preload=preload,
+                            what=f"what worker {number} is to run",
+                        )
+                    )
+                finally:
+                    os.close(mail)
+                self._pending.add(number)
+                self._ends.append(self._workers[-1].wake)
+            self._group = WakeGroup(self._ends)
+            self.made = self._first_answers(deadline)
+        except UnpicklableError:
+            self._discard(0.0)
+            _require_picklable(makers)
+            raise
+        except BaseException as error:
+            is_of_an_env = isinstance(error, Exception) and not isinstance(error, WorkerStartError)
+            self._discard(_SECONDS_TO_DIE if is_of_an_env else 0.0)
+            raise
+
+    def _first_answers(self, deadline: float | None) -> list[Any]:
+        """What each worker tells of its envs."""
+        answers: dict[int, Any] = {}
+        while self._pending:
+            waiting = set(self._pending)
+            left = None if deadline is None else max(0.0, deadline - perf_counter())
+            dead = self._group.wait(self._pending, left, first=True)
+            if dead:
+                self._raise_start_failure(min(dead))
+            if waiting == self._pending:
+                rows = [row for worker in sorted(waiting) for row in self.parts[worker]]
+                raise WorkerStartError(f"the envs {rows} were not made within the start timeout")
+            for worker in sorted(waiting - self._pending):
+                answers[worker] = self.answer(worker)
+        return [answers[worker] for worker in range(len(self.parts))]
+
+    def _raise_start_failure(self, worker: int) -> NoReturn:
+        """Raises why a worker ended before it served."""
+        with suppress(EOFError, OSError):
+            if self._workers[worker].connection.poll():
+                self._workers[worker].connection.recv()  # raises what the worker could not read
+        self._bury(worker)
+        raise self.dead[worker]
+
+    # ---------------------------------------------------------------- commands and answers
+
+    @property
+    def ends(self) -> Sequence[WakeEnd]:
+        """This side's wake-up ends."""
+        return self._ends
+
+    def hand_over(self, worker: int, send: Callable[[Any], None]) -> None:
+        """Sends descriptors over a worker's connection."""
+        send(self._workers[worker].connection)
+
+    def post(self, worker: int, packed: bytes) -> None:
+        """Puts a message into a worker's mailbox, before the command that has it read."""
+        self._mailboxes[worker].put(packed)
+
+    def command(self, workers: Collection[int], command: Command, with_mail: Collection[int] = ()) -> None:
+        """Sends a command; those that are found dead are in ``dead`` then.
+
+        Args:
+            workers: the workers; none of them is dead, as far as is known.
+            command: the command.
+            with_mail: those that get ``ROUND_WITH_MAIL`` instead.
+        """
+        self.concerned = workers  # before the first: an interrupt may come between any two
+        pending, ends = self._pending, self._ends
+        for worker in workers:
+            pending.add(worker)
+            try:
+                if worker in with_mail:
+                    ends[worker].wake(Command.ROUND_WITH_MAIL)
+                elif command == Command.ALLOCATE:  # which has both sides count from zero
+                    ends[worker].signal(command)
+                else:
+                    ends[worker].wake(command)
+            except BrokenPipeError:
+                self._bury(worker)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until each worker under way has answered, or died.
+
+        Raises:
+            CallTimeoutError: they took longer; they are still under way.
+        """
+        deadline = None
+        if timeout is not None:
+            deadline = perf_counter() + timeout
+        while self._pending:
+            if deadline is not None:
+                timeout = max(0.0, deadline - perf_counter())
+            dead = self._group.wait(self._pending, timeout)
+            for worker in dead:
+                self._bury(worker)
+            if self._pending and not dead:
+                raise CallTimeoutError(f"workers {sorted(self._pending)} did not answer in time")
+
+    def answer(self, worker: int) -> Any:
+        """What a worker has answered, or raises what went wrong there.
+
+        Raises:
+            WorkerDiedError: it has died.
+        """
+        if worker in self.dead:
+            raise self.dead[worker]
+        mail = self._mailboxes[worker].take()
+        if self._ends[worker].latest != Answer.FAILED:
+            return mail
+        told, row = mail
+        error: Exception = told.rebuilt()
+        if row is not None:
+            mark_error(error, row, f"raised while env {row} was made")
+        raise error
+
+    def settle(self) -> None:
+        """Waits until what was under way is done, and drops the answers.
+
+        Also where an interrupt has kept this process from knowing which workers it has woken and which have answered:
+        what is sent now comes back behind all that.
+        """
+        self._sync_byte = SYNC + (self._sync_byte + 1 - SYNC) % SYNC
+        concerned = [worker for worker in self.concerned if worker not in self.dead]
+        for worker in concerned:
+            self._pending.add(worker)
+            try:
+                self._ends[worker].restart()
+                self._ends[worker].signal(self._sync_byte)
+            except BrokenPipeError:
+                self._bury(worker)
+        for worker in concerned:
+            if worker not in self.dead:
+                try:
+                    self._ends[worker].skip_to(self._sync_byte)
+                    self._ends[worker].restart()
+                except EOFError:
+                    self._bury(worker)
+        self._pending.clear()
+
+    def require_open(self) -> None:
+        """Refuses use after the end, and in a fork of the process that started the workers."""
+        if self.refusal:
+            raise RuntimeError(self.refusal)
+
+    def disown(self) -> None:
+        """In a fork: the workers are none of its business."""
+        self.refusal = (
+            "the workers belong to the process that started them, of which this one is a fork: start others here"
+        )
+        self._release.detach()
+        for mailbox in self._mailboxes:
+            mailbox.close()
+
+    # ---------------------------------------------------------------- ends
+
+    def _discard(self, patience: float) -> None:
+        """Ends workers that never came to serve; they close the envs that they have, if they come to it in time."""
+        living = [worker for worker in range(len(self._workers)) if worker not in self.dead]
+        with suppress(Exception):  # what went wrong first is what the caller is to see
+            self._close_envs(living, perf_counter() + patience)
+        for worker in living:
+            self._workers[worker].kill()
+            self._workers[worker].join(_SECONDS_TO_DIE)
+        self._release()
+
+    def _bury(self, worker: int) -> None:
+        """Keeps how a worker ended; one that has only let go of its pipe is killed."""
+        self._pending.discard(worker)
+        if worker in self.dead:
+            return
+        process = self._workers[worker]
+        if not process.join(_SECONDS_TO_DIE):
+            process.kill()
+        self.dead[worker] = WorkerDiedError(worker, self.parts[worker], process.exit_status(_SECONDS_TO_DIE))
+        self._group.remove(worker)
+        process.close()
+
+    def close(self, timeout: float | None, terminate: bool) -> list[Exception]:
+        """Ends the workers: each closes its envs first, but for those that do not come to it in time.
+
+        Args:
+            timeout: seconds after which those left are killed, with a warning; None to wait for ever.
+            terminate: kill them all at once.
+
+        Returns:
+            The errors of envs that could not be closed.
+        """
+        if self.refusal:
+            return []
+        errors: list[Exception] = []
+        living = [worker for worker in range(len(self._workers)) if worker not in self.dead]
+        try:
+            if not terminate:
+                errors = self._close_envs(living, None if timeout is None else perf_counter() + timeout)
+            left = [worker for worker in living if self._workers[worker].is_alive]
+            for worker in left:
+                self._workers[worker].kill()
+            for worker in left:
+                self._workers[worker].join(_SECONDS_TO_DIE)
+            if left and not terminate:
+                rows = [row for worker in left for row in self.parts[worker]]
+                warnings.warn(f"workers {left} did not close the envs {rows} in time and were killed", stacklevel=4)
+        finally:
+            self.refusal = "the workers are closed"
+            self._release()
+        return errors
+
+    def _close_envs(self, workers: Iterable[int], deadline: float | None) -> list[Exception]:
+        def left() -> float | None:
+            return None if deadline is None else max(0.0, deadline - perf_counter())
+
+        errors = []
+        asked = []
+        for worker in workers:
+            with suppress(BrokenPipeError):  # it has died since it was heard of last
+                self._ends[worker].signal(Command.CLOSE)
+                asked.append(worker)
+        for worker in asked:
+            with suppress(EOFError):
+                if self._ends[worker].skip_to(Answer.CLOSED, left()):
+                    told: ToldError | None = self._mailboxes[worker].take()
+                    if told is not None:
+                        errors.append(told.rebuilt())
+        for worker in asked:
+            self._workers[worker].join(left())
+        return errors
+
+
+def _release(workers: list[WorkerProcess], mailboxes: list[Mailbox], pending: set[int]) -> None:
+    """Lets go of workers without waiting: those in the middle of something would not notice for long."""
+    for number, worker in enumerate(workers):
+        if number in pending:
+            with suppress(ValueError):  # closed already
+                worker.kill()
+        worker.close()
+    for mailbox in mailboxes:
+        mailbox.close()
+
+
+def _require_picklable(makers: Sequence[Callable[[], Any]]) -> None:
+    """Raises for the first maker that cannot be pickled, naming its env."""
+    from gymbridge.engine.workers.pickling import dumps
+
+    for row, maker in enumerate(makers):
+        dumps(maker, f"the maker of env {row}")
+
+
+_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for crew in list(_crews):
+        crew.disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)

@@ -1,0 +1,256 @@
+"""What an engine's worker does: makes its envs, and runs rounds over its rows of the block when it is woken."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from gymbridge.engine.block import Block
+from gymbridge.engine.codes import RowState, Source
+from gymbridge.engine.gym_host import close_all
+from gymbridge.engine.host import NOTHING, Host, Inputs, RemoteHostOptions
+from gymbridge.engine.mailbox import Mailbox, packed_for_caller
+from gymbridge.engine.makers import make_all
+from gymbridge.engine.protocol import SYNC, Allocation, Answer, Call, Command, RoundNews
+from gymbridge.engine.remote_errors import ToldError
+from gymbridge.engine.shared_memory import SharedBytes
+from gymbridge.engine.workers import WorkerSide
+
+__all__ = ["EnvWorker"]
+
+
+class EnvWorker:
+    """The job of a worker: makes its envs, tells what they say of themselves, and serves until told to end.
+
+    Args:
+        makers: of its envs.
+        options: how they are run; unpickling it imports what its envs need, and nothing else here does.
+        first_row: the row of its first env, as the caller numbers them.
+        cores: those that it may use; None for all.
+        num_threads: of torch, where that gets imported; None to leave it alone.
+    """
+
+    def __init__(
+        self,
+        makers: Sequence[Callable[[], Any]],
+        options: RemoteHostOptions[Any],
+        first_row: int,
+        cores: Iterable[int] | None,
+        num_threads: int | None,
+    ):
+        self.makers = makers
+        self.options = options
+        self.first_row = first_row
+        self.cores = cores
+        self.num_threads = num_threads
+
+    def __call__(self, side: WorkerSide) -> None:
+        """Runs in the worker."""
+        if self.cores is not None:
+            os.sched_setaffinity(0, self.cores)
+        mailbox = Mailbox(os.dup(side.descriptors[0]))
+        os.register_at_fork(after_in_child=mailbox.close)
+        if "torch" in sys.modules:  # its generator is one that all forks of a process have
+            sys.modules["torch"].manual_seed(int.from_bytes(os.urandom(8), "little"))
+        try:
+            envs = make_all(self.makers, *self.options.kinds, first=self.first_row)
+        except Exception as error:
+            mailbox.put(packed_for_caller((ToldError.of(error), getattr(error, "env_index", None)), "an error"))
+            side.wake.signal(Answer.FAILED)
+            return
+        if self.num_threads is not None and "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(self.num_threads)
+        with suppress(EOFError, BrokenPipeError):  # the caller is gone
+            _Service(envs, self.options, self.first_row, side, mailbox).run()
+
+
+class _Service:
+    """The envs of a worker, from the moment when they are made."""
+
+    _block: Block
+    _host: Host
+    _inputs: Inputs
+
+    def __init__(
+        self, envs: list[Any], options: RemoteHostOptions[Any], first_row: int, side: WorkerSide, mailbox: Mailbox
+    ):
+        self._envs = envs
+        self._options = options
+        self._first_row = first_row
+        self._side = side
+        self._mailbox = mailbox
+        self._objects: list[tuple[str, tuple[str, ...], Any]] = []
+        self._are_closed = False
+        self._commands: dict[int, Callable[[], Any]] = {
+            Command.DESCRIBE: self._describe_again,
+            Command.ALLOCATE: self._allocate,
+            Command.CALL: self._call,
+        }
+
+    def run(self) -> None:
+        """Serves until the envs are closed: because the caller says so, or is gone."""
+        try:
+            self._answer(self._describe)
+            self._serve()
+        finally:
+            with suppress(Exception):  # nobody is there to be told
+                self._close_envs()
+
+    def _serve(self) -> None:
+        wake, mailbox = self._side.wake, self._mailbox
+        while True:
+            command = wake.wait()
+            if command == Command.ROUND:
+                wake.wake(self._round(None, None))
+            elif command == Command.ROUND_WITH_MAIL:
+                wake.wake(self._round(*mailbox.take()))
+            elif command is not None and command >= SYNC:
+                wake.restart()
+                wake.signal(command)
+            elif command == Command.CLOSE:
+                self._close()
+                return
+            else:
+                self._answer(self._commands[command or 0])
+
+    # ---------------------------------------------------------------- rounds
+
+    def _round(self, beside: Any, reset_kwargs: Any) -> Answer:
+        ops = self._block.op.tobytes()
+        report = self._host.run(ops, self._inputs.read(beside), reset_kwargs)
+        if report is NOTHING and not self._objects:
+            return Answer.DONE
+        first = self._first_row
+        news = RoundNews(
+            _shifted(report.steps, first),
+            _shifted(report.resets, first),
+            {first + row: ToldError.of(error) for row, error in report.errors.items()},
+            list(self._written_objects(ops)) if self._objects else [],
+        )
+        if not any(news):
+            return Answer.DONE
+        try:
+            packed = packed_for_caller(news, "what the envs gave")
+        except Exception:
+            packed = packed_for_caller(self._without_unpicklable(news), "what the envs gave")
+        self._mailbox.put(packed)
+        return Answer.DONE_WITH_MAIL
+
+    def _written_objects(self, ops: bytes) -> Iterable[tuple[str, tuple[str, ...], int, Any]]:
+        source = self._block.source
+        for section, key, array in self._objects:
+            for row, op in enumerate(ops):
+                if op and (section == "next" or source[row] == Source.ROOT):
+                    yield section, key, self._first_row + row, array[row]
+
+    def _without_unpicklable(self, news: RoundNews) -> RoundNews:
+        """The news without the rows that cannot be sent, which are told as errors."""
+        errors = dict(news.errors)
+
+        def sendable(row: int, value: Any) -> bool:
+            try:
+                packed_for_caller(value, f"what env {row} gave")
+            except Exception as error:
+                errors[row] = ToldError.of(error)
+                self._block.state[row - self._first_row] = RowState.FAILED
+                return False
+            return True
+
+        steps = {row: value for row, value in news.steps.items() if sendable(row, value)}
+        resets = {row: value for row, value in news.resets.items() if sendable(row, value)}
+        objects = [each for each in news.objects if sendable(each[2], each[3])]
+        return RoundNews(steps, resets, errors, objects)
+
+    # ---------------------------------------------------------------- what is asked beside rounds
+
+    def _answer(self, work: Callable[[], Any]) -> None:
+        try:
+            packed, answer = packed_for_caller(work(), "the answer"), Answer.DONE_WITH_MAIL
+        except Exception as error:
+            packed, answer = packed_for_caller((ToldError.of(error), None), "an error"), Answer.FAILED
+        self._mailbox.put(packed)
+        self._side.wake.wake(answer)
+
+    def _describe(self) -> list[Any]:
+        descriptions: list[Any] = []
+        for env in self._envs:
+            description = self._options.describe(env)
+            # equal ones are one and the same: pickled once, since spaces of images are large
+            descriptions.append(
+                descriptions[0] if descriptions and _equal(description, descriptions[0]) else description
+            )
+        self._description = descriptions[0]
+        return descriptions
+
+    def _describe_again(self) -> list[Any]:
+        self._options = self._mailbox.take()
+        return self._describe()
+
+    def _allocate(self) -> None:
+        allocation: Allocation = self._mailbox.take()
+        memory = SharedBytes.receive(self._side.connection, allocation.nbytes)
+        block = Block(allocation.layout, memory.array)
+        whole = memoryview(memory.array)  # type: ignore[arg-type]
+        self._host = self._options.host(self._envs, block)
+        self._inputs = self._options.inputs(self._description, block)
+        self._block = block
+        self._objects = [
+            (section, key, array)
+            for section in ("next", "root")
+            for key, array in getattr(block, section).items()
+            if array.dtype.hasobject
+        ]
+        self._side.wake.share(
+            whole[allocation.ours : allocation.ours + 1],
+            whole[allocation.theirs : allocation.theirs + 1],
+            allocation.look_seconds,
+        )
+        memory.close()
+
+    def _call(self) -> tuple[dict[int, Any], dict[int, ToldError]]:
+        """What the rows' verbs gave, and the errors of those that raised."""
+        results: dict[int, Any] = {}
+        errors: dict[int, ToldError] = {}
+        calls: list[Call] = self._mailbox.take()
+        for verb, row, arguments in calls:
+            try:
+                result = getattr(self._host, verb)(row - self._first_row, *arguments)
+                if result is not None:
+                    packed_for_caller(result, f"what {verb!r} of env {row} gave")  # each is to fail for itself
+                results[row] = result
+            except Exception as error:
+                errors[row] = ToldError.of(error)
+        return results, errors
+
+    def _close(self) -> None:
+        told = None
+        try:
+            self._close_envs()
+        except Exception as error:
+            told = ToldError.of(error)
+        self._mailbox.put(packed_for_caller(told, "an error"))
+        self._side.wake.signal(Answer.CLOSED)
+
+    def _close_envs(self) -> None:
+        """Closes the envs, once."""
+        if not self._are_closed:
+            self._are_closed = True
+            if hasattr(self, "_host"):
+                self._host.close()
+            else:
+                close_all(self._envs)
+
+
+def _shifted(rows: dict[int, Any], first_row: int) -> dict[int, Any]:
+    return {first_row + row: value for row, value in rows.items()} if rows else rows
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two descriptions are the same, where that can be told: spaces may compare in ways of their own."""
+    try:
+        return bool(one == other)
+    except Exception:
+        return False

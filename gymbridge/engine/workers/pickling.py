@@ -1,0 +1,121 @@
+"""Pickling what is sent to workers, and saying what stands in its way."""
+
+from __future__ import annotations
+
+import functools
+import reprlib
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import cloudpickle
+
+from gymbridge.errors import UnpicklableError
+
+__all__ = ["dumps", "what_cannot_be_pickled"]
+
+_DEEPEST = 20
+
+
+def dumps(value: Any, what: str) -> bytes:
+    """Pickles ``value`` with cloudpickle.
+
+    Args:
+        value: anything.
+        what: its name in the error.
+
+    Raises:
+        UnpicklableError: it cannot be pickled; the message names the part of it that stands in the way.
+
+    Example:
+        >>> import threading
+        >>> lock = threading.Lock()
+        >>> dumps(lambda: lock, "the maker of env 3")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        gymbridge.errors.UnpicklableError: the maker of env 3 cannot be sent to a worker process: its global ...
+    """
+    try:
+        pickled: bytes = cloudpickle.dumps(value)
+    except Exception as error:
+        path, culprit = what_cannot_be_pickled(value)
+        part = f"{', '.join(path)} is" if path else "it is"
+        raise UnpicklableError(
+            f"{what} cannot be sent to a worker process: {part} {reprlib.repr(culprit)} of type "
+            f"{type(culprit).__qualname__}, which cannot be pickled ({error}). Make it inside the maker, or start the "
+            f'workers with mp_start_method="fork" (context="fork" in gymnasium\'s signature), which hands it over '
+            f"unpickled."
+        ) from error
+    return pickled
+
+
+def what_cannot_be_pickled(value: Any) -> tuple[list[str], Any]:
+    """The innermost part of ``value`` that cannot be pickled: the way to it, in words, and the part.
+
+    Example:
+        >>> import threading
+        >>> path, culprit = what_cannot_be_pickled({"a": [1, threading.Lock()]})
+        >>> path, type(culprit).__name__
+        (["its item 'a'", 'its item 1'], 'lock')
+    """
+    path: list[str] = []
+    seen = {id(value)}
+    while len(path) < _DEEPEST:
+        for name, part in _parts(value):
+            if id(part) not in seen and not _can_be_pickled(part):
+                path.append(f"its {name}")
+                value = part
+                seen.add(id(part))
+                break
+        else:
+            break
+    return path, value
+
+
+def _can_be_pickled(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What pickling ``value`` would pickle with it, as (name, part)."""
+    if isinstance(value, types.FunctionType):
+        yield from _parts_of_function(value)
+    elif isinstance(value, functools.partial):
+        yield "function", value.func
+        yield from ((f"argument {index}", part) for index, part in enumerate(value.args))
+        yield from ((f"argument {name!r}", part) for name, part in value.keywords.items())
+    elif isinstance(value, types.MethodType):
+        yield "object", value.__self__
+        yield "function", value.__func__
+    elif isinstance(value, Mapping):
+        yield from ((f"item {key!r}", part) for key, part in value.items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((f"item {index}", part) for index, part in enumerate(value))
+    elif isinstance(value, type):
+        yield from ((f"class attribute {name!r}", part) for name, part in vars(value).items() if name != "__dict__")
+    else:
+        yield from ((f"attribute {name!r}", part) for name, part in getattr(value, "__dict__", {}).items())
+        yield "class", type(value)
+
+
+def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f"closure variable {name!r}", cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+    yield from ((f"default argument {index}", part) for index, part in enumerate(function.__defaults__ or ()))
+    yield from ((f"default of argument {name!r}", part) for name, part in (function.__kwdefaults__ or {}).items())
+    for name in _global_names(function.__code__):
+        if name in function.__globals__:
+            yield f"global variable {name!r}", function.__globals__[name]
+    yield from ((f"attribute {name!r}", part) for name, part in vars(function).items())
+
+
+def _global_names(code: types.CodeType) -> set[str]:
+    """Names that the code, or a function inside it, may look up outside."""
+    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
+    return set(code.co_names).union(*map(_global_names, inner))

@@ -1,0 +1,369 @@
+"""A batch of envs that run in worker processes."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+
+from gymbridge.batched import BatchedEnvBase, Maker, SerialEnv
+from gymbridge.engine.any_env import AnyEnvDescription, AnyEnvOptions, WrappedGymOptions
+from gymbridge.engine.dispatch import Arguments
+from gymbridge.engine.gym_host import GymEnvDescription
+from gymbridge.engine.parallel import Affinity, ParallelEngine, usable_cores
+from gymbridge.engine.workers import StartMethod
+from gymbridge.envs.engine_face import EngineFace
+from gymbridge.envs.env_kind import EnvKind
+from gymbridge.envs.gym_face import GymFace, GymFaceOptions
+from gymbridge.envs.needs_torch import need_torch
+from gymbridge.envs.per_env import PerEnv
+from gymbridge.envs.remote_face import RemoteTensorDictFace
+from gymbridge.envs.remote_host import RemoteTensorDictOptions
+from gymbridge.envs.remote_per_env import RemotePerEnv
+from gymbridge.thread_limits import thread_limits
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ParallelEnv"]
+
+_numbers = count()
+
+_WITH_TORCH = ("gymbridge.envs.remote_host",)
+"""What workers of TensorDict envs import: it takes seconds, so it is done once, before they are forked."""
+
+
+class ParallelEnv(BatchedEnvBase):
+    """``N`` envs in worker processes, each of which runs a contiguous run of them in turn.
+
+    No env is made in this process, and gradients do not flow through the envs. The default way to start workers needs
+    no ``if __name__ == "__main__":``, does not run the user's script again, and takes lambdas and classes of it; a
+    worker of gymnasium envs does not import torch.
+
+    Args:
+        num_envs: ``N``.
+        create_env_fn: a gymnasium id, a callable that makes a ``gymnasium.Env`` or an ``EnvBase``, or a list of ``N``
+            of these.
+        num_workers: worker processes; ``min(N, usable cores)`` unless told. Given without ``num_envs`` it is that too:
+            so many envs, with a process each.
+        use_buffers: False has everything travel beside the shared memory, by message; True warns where envs with
+            dynamic specs have to do so.
+        shared_memory, memmap: one or the other: what lies between the processes is shared memory, unless told, or a
+            memory-mapped file.
+        consolidate: what travels by message is packed into one piece of memory; without, each tensor is one.
+        num_threads: torch's threads in this process until ``close``; ``max(1, current - num_workers)`` unless told.
+        num_sub_threads: threads of torch and of numerical libraries in each worker.
+        mp_start_method: ``"fork"``, ``"spawn"`` or ``"forkserver"`` as ``multiprocessing`` does it; None for the
+            default.
+        daemon: with ``mp_start_method``: workers may not start ``multiprocessing`` processes of their own.
+        worker_affinity: the cores of each worker, a sequence with one entry a worker or a function of its number.
+        serial_for_single: with one env, give a :class:`~gymbridge.SerialEnv`, to which what is said of workers, memory
+            and threads does not apply.
+        start_timeout: seconds until all envs are made.
+        shutdown_timeout: seconds that ``close`` gives the workers, which are then killed, with a warning.
+        **options: those of :class:`~gymbridge.BatchedEnvBase`.
+
+    Raises:
+        ValueError: fewer than one env or worker, more workers than envs, a list of another length, both or neither of
+            ``shared_memory`` and ``memmap``, or at the first use an option that cannot be had with these envs.
+        TypeError: something that makes no env.
+        UnpicklableError: a maker that cannot be sent to a worker; the message names the env (at the first use).
+        WorkerDiedError: a worker has died (at the next use).
+
+    Example:
+        >>> from gymbridge import ParallelEnv
+        >>> env = ParallelEnv(3, "CartPole-v1")
+        >>> _ = env.set_seed(0)
+        >>> td = env.rand_action(env.reset())
+        >>> td, td_ = env.step_and_maybe_reset(td)
+        >>> td["next", "reward"].shape, td_["observation"].shape
+        (torch.Size([3, 1]), torch.Size([3, 4]))
+        >>> env.close()
+    """
+
+    def __new__(cls, num_envs: Any = None, create_env_fn: Any = None, **options: Any) -> Any:
+        """A ``SerialEnv`` where there is one env and that is asked for."""
+        given = options.get("num_workers") if num_envs is None else num_envs
+        if options.get("serial_for_single") and given == 1:
+            of_workers = {*_CONFIGURABLE, "use_buffers", "num_workers", "serial_for_single"}
+            return SerialEnv(1, create_env_fn, **{key: own for key, own in options.items() if key not in of_workers})
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        num_envs: int | None = None,
+        create_env_fn: str | Maker | Sequence[str | Maker] | None = None,
+        *,
+        num_workers: int | None = None,
+        use_buffers: bool | None = None,
+        shared_memory: bool | None = None,
+        memmap: bool | None = None,
+        consolidate: bool = True,
+        num_threads: int | None = None,
+        num_sub_threads: int | None = 1,
+        mp_start_method: StartMethod | None = None,
+        daemon: bool = False,
+        worker_affinity: Affinity | None = None,
+        serial_for_single: bool = False,
+        start_timeout: float | None = 60.0,
+        shutdown_timeout: float | None = 10.0,
+        **options: Any,
+    ):
+        super().__init__(num_envs, create_env_fn, num_workers=num_workers, use_buffers=use_buffers, **options)
+        if num_workers is None:
+            self.num_workers = min(self.num_envs, len(usable_cores()))
+        if self.num_workers > self.num_envs:
+            raise ValueError(f"num_workers: got {num_workers}, expected 1 to {self.num_envs}, the number of envs")
+        self._configuration: dict[str, Any] = {}
+        self._release: Callable[[], object] | None = None
+        self.configure_parallel(
+            shared_memory=shared_memory,
+            memmap=memmap,
+            consolidate=consolidate,
+            num_threads=num_threads,
+            num_sub_threads=num_sub_threads,
+            mp_start_method=mp_start_method,
+            daemon=daemon,
+            worker_affinity=worker_affinity,
+            start_timeout=start_timeout,
+            shutdown_timeout=shutdown_timeout,
+        )
+
+    @classmethod
+    def make_parallel(cls, *args: Any, num_envs: int | None = None, **options: Any) -> Any:
+        """A batch, from ``(create_env_fn, num_envs=N)`` or ``(N, create_env_fn)``; the options are the class's.
+
+        Raises:
+            TypeError: neither of the two.
+
+        Example:
+            >>> ParallelEnv.make_parallel("CartPole-v1", num_envs=2).num_envs
+            2
+        """
+        if len(args) == 1 and (num_envs is not None or "num_workers" in options):
+            return cls(num_envs, *args, **options)
+        if len(args) == 2 and num_envs is None:
+            return cls(*args, **options)
+        raise TypeError(
+            f"make_parallel: got {len(args)} arguments and num_envs={num_envs}, expected (create_env_fn, num_envs=N) "
+            f"or (N, create_env_fn)"
+        )
+
+    def configure_parallel(self, **options: Any) -> Self:
+        """Sets how the workers are run, before they start; returns the env.
+
+        Args:
+            **options: ``use_buffers``, ``shared_memory``, ``memmap``, ``consolidate``, ``num_threads``,
+                ``num_sub_threads``, ``mp_start_method``, ``daemon``, ``worker_affinity``, ``start_timeout`` or
+                ``shutdown_timeout``, see the class.
+
+        Raises:
+            RuntimeError: they run already; close first.
+            TypeError, ValueError: another option, or a value that it does not have.
+        """
+        if self._engine_face is not None:
+            raise RuntimeError(
+                f"configure_parallel: too late for {sorted(options)}, {type(self).__name__} is running; close it first"
+            )
+        unknown = sorted(set(options) - _CONFIGURABLE - {"use_buffers"})
+        if unknown:
+            raise TypeError(f"configure_parallel: got {unknown}, expected some of {sorted(_CONFIGURABLE)}")
+        merged = {**self._configuration, **options}
+        if "shared_memory" in options and "memmap" not in options and options["shared_memory"] is not None:
+            merged["memmap"] = None  # one or the other: what is said last holds
+        if "memmap" in options and "shared_memory" not in options and options["memmap"] is not None:
+            merged["shared_memory"] = None
+        _require_configuration(merged)
+        if "use_buffers" in merged:
+            self._use_buffers = merged.pop("use_buffers")
+        self._configuration = merged
+        return self
+
+    # ---------------------------------------------------------------- start
+
+    def _make_face(self) -> EngineFace:
+        own = self._configuration
+        engine: ParallelEngine[Any] = ParallelEngine(
+            self._makers,
+            AnyEnvOptions(),
+            num_workers=self.num_workers,
+            method=own["mp_start_method"],
+            memory="file" if own["memmap"] or own["shared_memory"] is False else None,
+            daemon=own["daemon"],
+            worker_affinity=own["worker_affinity"],
+            num_sub_threads=own["num_sub_threads"],
+            start_timeout=own["start_timeout"],
+            shutdown_timeout=own["shutdown_timeout"],
+            preload=_WITH_TORCH if self._use_buffers is False or need_torch(self._makers) else (),
+        )
+        try:
+            described: list[AnyEnvDescription] = engine.descriptions
+            _require_distinct(described)
+            kinds = [each.kind for each in described]
+            face = self._gym_face(engine, kinds) or self._tensordict_face(engine, kinds)
+            self._limit_threads(own["num_threads"])
+        except BaseException:
+            with suppress(Exception):  # what went wrong first is what the caller is to see
+                engine.close()
+            raise
+        return face
+
+    def _gym_face(self, engine: ParallelEngine[Any], kinds: list[Any]) -> EngineFace | None:
+        """The face of gymnasium envs of one kind; None where the envs are anything else."""
+        if self._share_individual_td or self._use_buffers is False:
+            return None
+        options = [kind.options if isinstance(kind, EnvKind) else None for kind in kinds]
+        envs: list[Any] = [kind.gym_env if isinstance(kind, EnvKind) else kind for kind in kinds]
+        wrapped = [isinstance(kind, EnvKind) for kind in kinds]
+        if None in envs or len({*wrapped}) > 1 or any(own != options[0] for own in options):
+            return None
+        if any(not _have_equal_spaces(env, envs[0]) for env in envs):
+            return None
+        self._take_device(kinds)
+        face_options: GymFaceOptions = options[0] or GymFaceOptions()
+        engine.describe(WrappedGymOptions(face_options.host) if wrapped[0] else face_options.host)
+        engine.allocate()
+        return GymFace(engine, torch.Size([self.num_envs]), self._device, face_options, self._selection, self._copy)
+
+    def _tensordict_face(self, engine: ParallelEngine[Any], kinds: list[Any]) -> EngineFace:
+        self._take_device(kinds, gymnasium_too=True)
+        if self._use_buffers and any(isinstance(kind, EnvKind) and kind.has_dynamic_specs for kind in kinds):
+            warnings.warn("use_buffers: got True with an env of dynamic specs, which go without", stacklevel=2)
+        options = RemoteTensorDictOptions(
+            stacks=not self._share_individual_td,
+            keeps_devices=self._device is None,
+            consolidate=self._configuration["consolidate"],
+        )
+        engine.describe(options)
+        engine.allocate()
+        return RemoteTensorDictFace(engine, self._device, self._selection, self._share_individual_td)
+
+    def _take_device(self, kinds: list[Any], gymnasium_too: bool = False) -> None:
+        devices = {kind.device for kind in kinds if isinstance(kind, EnvKind)}
+        if gymnasium_too and any(isinstance(kind, GymEnvDescription) for kind in kinds):
+            devices.add(None)
+        self._take_common_device(devices)
+
+    def _limit_threads(self, num_threads: int | None) -> None:
+        """Limits torch's threads in this process until the engine is closed or dropped."""
+        number = next(_numbers)
+        limit = max(1, torch.get_num_threads() - self.num_workers) if num_threads is None else num_threads
+        thread_limits.begin(number, limit)
+        self._release = weakref.finalize(self, thread_limits.end, number)
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """See :meth:`EngineEnv.close`; the workers end, and torch's threads here are as they were."""
+        try:
+            super().close(raise_if_closed=raise_if_closed)
+        finally:
+            if self._engine_face is None and self._release is not None:
+                self._release()
+                self._release = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_release": None}
+
+    # ---------------------------------------------------------------- the envs themselves
+
+    def _of_each_env(self, name: str) -> PerEnv:
+        engine: Any = self._face.engine
+        return RemotePerEnv(partial(_followed, weakref.ref(self), engine), self.num_envs, (name,))
+
+    @contextmanager
+    def _only_call(self, name: str) -> Iterator[None]:
+        """Refuses where a call is under way, and is one itself."""
+        self._require_no_call(name)
+        self._call_under_way = name
+        try:
+            yield
+        finally:
+            self._call_under_way = None
+
+
+_CONFIGURABLE = frozenset(
+    {
+        "shared_memory",
+        "memmap",
+        "consolidate",
+        "num_threads",
+        "num_sub_threads",
+        "mp_start_method",
+        "daemon",
+        "worker_affinity",
+        "start_timeout",
+        "shutdown_timeout",
+    }
+)
+
+
+def _followed(
+    env: weakref.ref[ParallelEnv],
+    engine: ParallelEngine[Any],
+    rows: Iterable[int],
+    path: tuple[str, ...],
+    call: Arguments | None,
+) -> Mapping[int, Any]:
+    """Follows a path in some rows' envs, unless a call of their batch is under way."""
+    rows, batch = list(rows), env()
+    if batch is None:
+        return _ask(engine, rows, path, call)
+    with batch._only_call(path[0]):
+        return _ask(engine, rows, path, call)
+
+
+def _ask(
+    engine: ParallelEngine[Any], rows: Sequence[int], path: tuple[str, ...], call: Arguments | None
+) -> Mapping[int, Any]:
+    if len(rows) == engine.num_envs:
+        return dict(zip(rows, engine.each("follow", [(path, call)] * len(rows)), strict=True))
+    return {row: engine.follow(row, path, call) for row in rows}
+
+
+def _have_equal_spaces(one: GymEnvDescription, other: GymEnvDescription) -> bool:
+    return one is other or (one.observation_space == other.observation_space and one.action_space == other.action_space)
+
+
+def _require_distinct(described: Sequence[AnyEnvDescription]) -> None:
+    """Refuses one env object from two makers, in wrappers or batches of their own too."""
+    found: dict[tuple[int, int], int] = {}
+    for index, env in enumerate(described):
+        for core, text in env.cores.items():
+            other = found.setdefault(core, index)
+            if other != index:
+                raise ValueError(f"the makers of envs {other} and {index} gave one and the same env: {text}")
+
+
+def _require_configuration(options: Mapping[str, Any]) -> None:
+    """Refuses values that an option does not have."""
+    for name in ("shared_memory", "memmap", "use_buffers"):
+        if options.get(name) not in (None, True, False):
+            raise TypeError(f"{name}: got {options[name]!r}, expected True, False or None")
+    for name in ("consolidate", "daemon"):
+        if options.get(name) not in (True, False):
+            raise TypeError(f"{name}: got {options[name]!r}, expected True or False")
+    shared, mapped = options.get("shared_memory"), options.get("memmap")
+    if shared is not None and mapped is not None and bool(shared) == bool(mapped):
+        raise ValueError(f"shared_memory and memmap: got {shared} for both, expected one or the other")
+    for name in ("num_threads", "num_sub_threads"):
+        given = options.get(name)
+        if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
+            raise TypeError(f"{name}: got {given!r}, expected None or an int")
+        if given is not None and given < 1:
+            raise ValueError(f"{name}: got {given}, expected at least 1")
+    for name in ("start_timeout", "shutdown_timeout"):
+        given = options.get(name)
+        if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float))):
+            raise TypeError(f"{name}: got {given!r}, expected seconds, or None for no limit")
+        if given is not None and not given >= 0:
+            raise ValueError(f"{name}: got {given}, expected 0 or more seconds")
+    methods = get_args(StartMethod)
+    if options.get("mp_start_method") not in (None, *methods):
+        raise ValueError(
+            f"mp_start_method: got {options['mp_start_method']!r}, expected None or one of {', '.join(methods)}"
+        )

@@ -20,6 +20,8 @@ HEAVY = {"torch", "tensordict"}
 # Modules and packages that may import them; every other module, and its examples, runs without.
 NEEDS_TORCH = (
     "gymbridge.batched",
+    "gymbridge.parallel_env",
+    "gymbridge.thread_limits",
     "gymbridge.envs",
     "gymbridge.reward_dtypes",
     "gymbridge.spaces.actions",

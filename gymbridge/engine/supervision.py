@@ -285,7 +285,7 @@ class Crew:
                 self._workers[worker].join(_SECONDS_TO_DIE)
             if left and not terminate:
                 rows = [row for worker in left for row in self.parts[worker]]
-                warnings.warn(f"workers {left} did not close the envs {rows} in time and were killed", stacklevel=4)
+                warnings.warn(f"workers {left} did not close the envs {rows} in time and were killed", stacklevel=3)
         finally:
             self.refusal = "the workers are closed"
             self._release()

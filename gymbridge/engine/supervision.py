@@ -271,7 +271,7 @@ class Crew:
         Returns:
             The errors of envs that could not be closed.
         """
-        if self.refusal:
+        if self.refusal or not self._release.alive:  # at exit all has been released already
             return []
         errors: list[Exception] = []
         living = [worker for worker in range(len(self._workers)) if worker not in self.dead]

@@ -277,6 +277,9 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
         finally:
             self._forget_block()
 
+    def __del__(self) -> None:
+        """Leaves the end to the engine, which does not wait for envs: some versions of gymnasium close here."""
+
 
 def _require_callable(name: str) -> None:
     if name in _NOT_BY_CALL:

@@ -14,8 +14,8 @@ from gymbridge.engine.failures import mark_error
 from gymbridge.engine.mailbox import Mailbox
 from gymbridge.engine.protocol import SYNC, Answer, Command
 from gymbridge.engine.remote_errors import ToldError
-from gymbridge.engine.workers import StartMethod, Surroundings, WakeEnd, WakeGroup, WorkerProcess, start_worker
-from gymbridge.engine.workers.worker_main import Job
+from gymbridge.engine.workers import Job, StartMethod, Surroundings, WakeEnd, WakeGroup, WorkerProcess, start_worker
+from gymbridge.engine.workers.pickling import dumps
 from gymbridge.errors import CallTimeoutError, UnpicklableError, WorkerDiedError, WorkerStartError
 
 __all__ = ["Crew"]
@@ -325,8 +325,6 @@ def _release(workers: list[WorkerProcess], mailboxes: list[Mailbox], pending: se
 
 def _require_picklable(makers: Sequence[Callable[[], Any]]) -> None:
     """Raises for the first maker that cannot be pickled, naming its env."""
-    from gymbridge.engine.workers.pickling import dumps
-
     for row, maker in enumerate(makers):
         dumps(maker, f"the maker of env {row}")
 

@@ -447,10 +447,12 @@ def test_a_killed_caller_leaves_nothing_even_in_the_middle_of_c_code(
     folder: Path, subprocess_env: dict[str, str]
 ) -> None:
     script = start_script(folder, SCRIPT.format(rest="envs.set_attr('act', 'hold'); envs.step([0, 0])"), subprocess_env)
-    assert script.stdout is not None
-    assert script.stdout.readline() == "begun\n"
-    watched = watch(int(script.stdout.readline()) for _ in range(2))
-    script.kill()
+    try:
+        assert script.stdout is not None
+        assert script.stdout.readline() == "begun\n"
+        watched = watch(int(script.stdout.readline()) for _ in range(2))
+    finally:
+        script.kill()
     script.wait(PATIENCE)
     assert not still_running(watched)
     script.communicate()

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import RowState
 from gymbridge.engine.dispatch import Arguments
@@ -467,11 +469,11 @@ class ParallelEngine(Generic[Description]):
 def _number_of_workers(given: int | None, num_envs: int, num_cores: int) -> int:
     if given is None:
         return min(num_envs, num_cores)
-    if isinstance(given, bool) or not isinstance(given, int):
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
         raise TypeError(f"num_workers: got {given!r} of type {type(given).__name__}, expected an int")
     if not 1 <= given <= num_envs:
         raise ValueError(f"num_workers: got {given}, expected 1 to {num_envs}, the number of envs")
-    return given
+    return int(given)
 
 
 def _parts(num_envs: int, num_workers: int) -> list[range]:

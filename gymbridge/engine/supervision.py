@@ -14,8 +14,8 @@ from gymbridge.engine.failures import mark_error
 from gymbridge.engine.mailbox import Mailbox
 from gymbridge.engine.protocol import SYNC, Answer, Command
 from gymbridge.engine.remote_errors import ToldError
-from gymbridge.engine.workers import StartMethod, Surroundings, WakeEnd, WakeGroup, WorkerProcess, start_worker
-from gymbridge.engine.workers.worker_main import Job
+from gymbridge.engine.workers import Job, StartMethod, Surroundings, WakeEnd, WakeGroup, WorkerProcess, start_worker
+from gymbridge.engine.workers.pickling import dumps
 from gymbridge.errors import CallTimeoutError, UnpicklableError, WorkerDiedError, WorkerStartError
 
 __all__ = ["Crew"]
@@ -273,7 +273,7 @@ class Crew:
         Returns:
             The errors of envs that could not be closed.
         """
-        if self.refusal:
+        if self.refusal or not self._release.alive:  # at exit all has been released already
             return []
         errors: list[Exception] = []
         living = [worker for worker in range(len(self._workers)) if worker not in self.dead]
@@ -287,7 +287,7 @@ class Crew:
                 self._workers[worker].join(_SECONDS_TO_DIE)
             if left and not terminate:
                 rows = [row for worker in left for row in self.parts[worker]]
-                warnings.warn(f"workers {left} did not close the envs {rows} in time and were killed", stacklevel=4)
+                warnings.warn(f"workers {left} did not close the envs {rows} in time and were killed", stacklevel=3)
         finally:
             self.refusal = "the workers are closed"
             self._release()
@@ -327,8 +327,6 @@ def _release(workers: list[WorkerProcess], mailboxes: list[Mailbox], pending: se
 
 def _require_picklable(makers: Sequence[Callable[[], Any]]) -> None:
     """Raises for the first maker that cannot be pickled, naming its env."""
-    from gymbridge.engine.workers.pickling import dumps
-
     for row, maker in enumerate(makers):
         dumps(maker, f"the maker of env {row}")
 

@@ -96,6 +96,7 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
         start_timeout: float | None = 60.0,
         shutdown_timeout: float | None = 10.0,
     ):
+        self.closed = True  # nothing to close yet: some versions of gymnasium close in __del__
         self._pending = AsyncState.DEFAULT
         self._sent = b""  # the ops of the round under way
         self.env_fns = env_fns
@@ -275,6 +276,9 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
             self._engine.close(timeout, terminate)
         finally:
             self._forget_block()
+
+    def __del__(self) -> None:
+        """Leaves the end to the engine, which does not wait for envs: some versions of gymnasium close here."""
 
 
 def _require_callable(name: str) -> None:

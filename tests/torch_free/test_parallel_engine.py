@@ -26,6 +26,7 @@ from gymbridge.engine.gym_inputs import GymInputs
 from gymbridge.engine.host import NOTHING, Report
 from gymbridge.engine.layout import Layout, Leaf
 from gymbridge.engine.local import LocalEngine
+from gymbridge.engine.makers import EnvMaker
 from gymbridge.engine.parallel import ParallelEngine
 from gymbridge.errors import CallTimeoutError
 
@@ -217,6 +218,16 @@ def test_options_can_be_chosen_once_the_envs_are_known() -> None:
     engine.run(bytes([RESET] * 3), None)
     engine.run(bytes([STEP] * 3), [np.zeros(3, np.int64)])
     assert engine.block.next["reward",].dtype == np.float32
+    engine.close()
+
+
+def test_makers_by_id() -> None:
+    engine: ParallelEngine[Any] = ParallelEngine([EnvMaker("CartPole-v1", {"max_episode_steps": 2})] * 2, INFOS)
+    engine.allocate()
+    engine.run(bytes([RESET] * 2), None)
+    for ended in (False, True):
+        engine.run(bytes([STEP] * 2), [np.array([0, 1])])
+        assert engine.block.next["truncated",].tolist() == [ended] * 2
     engine.close()
 
 

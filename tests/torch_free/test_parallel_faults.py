@@ -176,6 +176,21 @@ def test_a_maker_that_cannot_be_pickled_is_named() -> None:
     envs.close()
 
 
+class OnlyHere:
+    """A maker that pickles, and cannot be unpickled in a worker."""
+
+    def __call__(self) -> gym.Env:
+        raise AssertionError("never called")
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+def test_a_maker_that_cannot_be_unpickled() -> None:
+    with pytest.raises(WorkerStartError, match=r"could not read what it is to run: ValueError: .*no number"):
+        AsyncVectorEnv([*acting(2), OnlyHere()], num_workers=2)
+
+
 def test_a_maker_that_takes_too_long(folder: Path) -> None:
     def wait() -> gym.Env:
         ActingEnv(0, folder).wait()
@@ -432,10 +447,12 @@ def test_a_killed_caller_leaves_nothing_even_in_the_middle_of_c_code(
     folder: Path, subprocess_env: dict[str, str]
 ) -> None:
     script = start_script(folder, SCRIPT.format(rest="envs.set_attr('act', 'hold'); envs.step([0, 0])"), subprocess_env)
-    assert script.stdout is not None
-    assert script.stdout.readline() == "begun\n"
-    watched = watch(int(script.stdout.readline()) for _ in range(2))
-    script.kill()
+    try:
+        assert script.stdout is not None
+        assert script.stdout.readline() == "begun\n"
+        watched = watch(int(script.stdout.readline()) for _ in range(2))
+    finally:
+        script.kill()
     script.wait(PATIENCE)
     assert not still_running(watched)
     script.communicate()

@@ -52,8 +52,8 @@ class ParallelEnv(BatchedEnvBase):
             of these.
         num_workers: worker processes; ``min(N, usable cores)`` unless told. Given without ``num_envs`` it is that too:
             so many envs, with a process each.
-        use_buffers: False has everything travel beside the shared memory, by message; True warns where envs with
-            dynamic specs have to do so.
+        use_buffers: False has everything travel beside the shared memory, by message, as what TensorDict envs give and
+            get does in this version; True warns of that.
         shared_memory, memmap: one or the other: what lies between the processes is shared memory, unless told, or a
             memory-mapped file.
         consolidate: what travels by message is packed into one piece of memory; without, each tensor is one.
@@ -233,8 +233,10 @@ class ParallelEnv(BatchedEnvBase):
 
     def _tensordict_face(self, engine: ParallelEngine[Any], kinds: list[Any]) -> EngineFace:
         self._take_device(kinds, gymnasium_too=True)
-        if self._use_buffers and any(isinstance(kind, EnvKind) and kind.has_dynamic_specs for kind in kinds):
-            warnings.warn("use_buffers: got True with an env of dynamic specs, which go without", stacklevel=2)
+        if self._use_buffers:
+            warnings.warn(
+                "use_buffers: got True with TensorDict envs, which go by message in this version", stacklevel=2
+            )
         options = RemoteTensorDictOptions(
             stacks=not self._share_individual_td,
             keeps_devices=self._device is None,

@@ -17,7 +17,7 @@ from gymbridge.envs import EnvBase, GymEnv
 
 Maker = Callable[[], gym.Env]
 
-EVERY_ENGINE = bool(os.environ.get("GYMBRIDGE_FUZZ"))
+EVERY_ENGINE = os.environ.get("GYMBRIDGE_ENGINES") == "all"
 """Whether the engines that differ from another in one option alone are there too: each takes minutes."""
 
 
@@ -104,12 +104,15 @@ ENGINES = (
     Engine("SerialEnv-3", (3,), serial),
     Engine("SerialEnv-2-of-GymEnv", (2,), serial_of_gym_envs),
     Engine("SerialEnv-2-lazy", (2,), serial_lazy),
-    Engine("ParallelEnv-3", (3,), partial(parallel, num_workers=2), in_process=False),
-    Engine(
-        "ParallelEnv-2-pipes", (2,), partial(parallel_of_gym_envs, num_workers=1, use_buffers=False), in_process=False
-    ),
     *(
         [
+            Engine("ParallelEnv-3", (3,), partial(parallel, num_workers=2), in_process=False),
+            Engine(
+                "ParallelEnv-2-pipes",
+                (2,),
+                partial(parallel_of_gym_envs, num_workers=1, use_buffers=False),
+                in_process=False,
+            ),
             Engine("ParallelEnv-1", (1,), parallel, in_process=False),
             Engine("ParallelEnv-3-memmap", (3,), partial(parallel, num_workers=3, memmap=True), in_process=False),
             Engine("ParallelEnv-2-of-GymEnv", (2,), partial(parallel_of_gym_envs, num_workers=1), in_process=False),
@@ -126,5 +129,5 @@ ENGINES = (
 OWN = Engine("own-EnvBase-3", (3,), own)
 """No engine, but an env that keeps the same contract."""
 
-BATCHED_ENVS = (SerialEnv, ParallelEnv)
+BATCHED_ENVS = (SerialEnv, ParallelEnv) if EVERY_ENGINE else (SerialEnv,)
 """The classes of batches: what later ones add is one line."""

@@ -65,9 +65,9 @@ BATCHES = (
     TensorDictEngine("SerialEnv-1", 1, serial),
     TensorDictEngine("SerialEnv-3", 3, serial),
     TensorDictEngine("SerialEnv-3-lazy", 3, partial(serial, share_individual_td=True), lazy=True),
-    TensorDictEngine("ParallelEnv-3", 3, partial(parallel, num_workers=2), in_process=False),
     *(
         [
+            TensorDictEngine("ParallelEnv-3", 3, partial(parallel, num_workers=2), in_process=False),
             TensorDictEngine("ParallelEnv-1", 1, parallel, in_process=False),
             TensorDictEngine("ParallelEnv-3-pipes", 3, partial(parallel, use_buffers=False), in_process=False),
             TensorDictEngine(

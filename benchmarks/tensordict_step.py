@@ -135,7 +135,7 @@ def alone(make_env: Callable[[int], Any], case: str, num_envs: int) -> tuple[Run
             given = inputs[i % NUM_ACTIONS]
             for env in envs:
                 made = env._step(given)
-                if resets and made["done"]:
+                if resets and made["terminated"]:
                     env._reset(None)
 
     return without_gradients(run), lambda: None

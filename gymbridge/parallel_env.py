@@ -233,11 +233,14 @@ class ParallelEnv(BatchedEnvBase):
 
     def _tensordict_face(self, engine: ParallelEngine[Any], kinds: list[Any]) -> EngineFace:
         self._take_device(kinds, gymnasium_too=True)
-        if self._use_buffers:
+        dynamic = [row for row, kind in enumerate(kinds) if isinstance(kind, EnvKind) and kind.has_dynamic_specs]
+        if self._use_buffers and dynamic:
             warnings.warn(
-                "use_buffers: got True with TensorDict envs, which go by message in this version", stacklevel=2
+                f"use_buffers: got True, but envs {dynamic} have dynamic specs; everything goes by message",
+                stacklevel=2,
             )
         options = RemoteTensorDictOptions(
+            buffers=self._use_buffers is not False and not dynamic,
             stacks=not self._share_individual_td,
             keeps_devices=self._device is None,
             consolidate=self._configuration["consolidate"],

@@ -84,7 +84,7 @@ class AnyEnvOptions:
         """
         raise RuntimeError("the envs have been described, but how they are run has not been chosen yet")
 
-    def inputs(self, description: Any, block: Block) -> NoReturn:
+    def inputs(self, descriptions: Any, block: Block) -> NoReturn:
         """Refused, as ``host`` is.
 
         Raises:
@@ -116,9 +116,9 @@ class WrappedGymOptions:
         """The host that runs the gymnasium envs."""
         return self._host.host([env.env for env in envs], block)
 
-    def inputs(self, description: GymEnvDescription, block: Block) -> GymInputs:
+    def inputs(self, descriptions: Sequence[GymEnvDescription], block: Block) -> GymInputs:
         """How actions reach a host in another process."""
-        return self._host.inputs(description, block)
+        return self._host.inputs(descriptions, block)
 
 
 def core_objects(env: Any) -> list[Any]:

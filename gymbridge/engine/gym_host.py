@@ -67,9 +67,9 @@ class GymHostOptions:
         """The host that runs the envs over a block."""
         return GymHost(envs, self, block)
 
-    def inputs(self, description: GymEnvDescription, block: Block) -> GymInputs:
+    def inputs(self, descriptions: Sequence[GymEnvDescription], block: Block) -> GymInputs:
         """How actions reach a host in another process."""
-        return GymInputs(description.input_leaves, block)
+        return GymInputs(descriptions[0].input_leaves, block)
 
     @classmethod
     def for_gymnasium(cls, reward_dtype: np.dtype[Any]) -> GymHostOptions:

@@ -7,25 +7,9 @@ from typing import Any, Protocol, TypeVar
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.dispatch import Arguments
-from gymbridge.engine.layout import Leaf
+from gymbridge.engine.layout import EnvDescription
 
 __all__ = ["NOTHING", "Engine", "EnvDescription", "Host", "HostOptions", "Inputs", "RemoteHostOptions", "Report"]
-
-
-class EnvDescription(Protocol):
-    """What an env says of itself before any memory exists."""
-
-    @property
-    def input_leaves(self) -> tuple[Leaf, ...]:
-        """Leaves of the block's ``input`` section."""
-
-    @property
-    def next_leaves(self) -> tuple[Leaf, ...]:
-        """Leaves of the block's ``next`` section."""
-
-    @property
-    def root_leaves(self) -> tuple[Leaf, ...]:
-        """Leaves of the block's ``root`` section."""
 
 
 Env = TypeVar("Env", contravariant=True)
@@ -163,11 +147,11 @@ class RemoteHostOptions(HostOptions[Any, Described], Protocol[Described]):
     def kinds(self) -> tuple[type, ...]:
         """What the makers may give; ``gymnasium.Env`` comes first."""
 
-    def inputs(self, description: Any, block: Block) -> Inputs:
+    def inputs(self, descriptions: Sequence[Any], block: Block) -> Inputs:
         """How the inputs of a round reach the hosts; made by the caller and by each worker.
 
         Args:
-            description: that of the first env; all have the same leaves.
+            descriptions: of the envs of the block's rows.
             block: of all rows for the caller, of its own for a worker.
         """
 

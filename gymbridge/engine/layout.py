@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-__all__ = ["Field", "Layout", "Leaf"]
+__all__ = ["EnvDescription", "Field", "Layout", "Leaf"]
 
 Key = tuple[str, ...]
 
@@ -25,6 +25,22 @@ class Leaf(NamedTuple):
     key: Key
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
+
+
+class EnvDescription(Protocol):
+    """What an env says of itself before any memory exists."""
+
+    @property
+    def input_leaves(self) -> tuple[Leaf, ...]:
+        """Leaves of the block's ``input`` section."""
+
+    @property
+    def next_leaves(self) -> tuple[Leaf, ...]:
+        """Leaves of the block's ``next`` section."""
+
+    @property
+    def root_leaves(self) -> tuple[Leaf, ...]:
+        """Leaves of the block's ``root`` section."""
 
 
 class Field(NamedTuple):
@@ -78,6 +94,28 @@ class Layout:
             name: self._place(name, leaves)
             for name, leaves in (("control", control), ("input", input), ("next", next), ("root", root))
         }
+
+    @classmethod
+    def of(cls, envs: Sequence[EnvDescription]) -> Layout:
+        """The places of the leaves of some envs, a row each: every leaf that one of them has is there for all rows.
+
+        Where envs differ, some rows of a leaf are nobody's: memory that nobody touches, which costs none.
+
+        Raises:
+            ValueError: envs have leaves of one key that differ in shape or dtype.
+
+        Example:
+            >>> from types import SimpleNamespace
+            >>> speed, angle = (Leaf((name,), (), np.dtype(np.float32)) for name in ("speed", "angle"))
+            >>> envs = [SimpleNamespace(input_leaves=(), next_leaves=(x,), root_leaves=()) for x in (speed, angle)]
+            >>> [*Layout.of(envs).sections["next"]]
+            [('speed',), ('angle',)]
+        """
+
+        def all_leaves(section: str) -> Iterable[Leaf]:
+            return dict.fromkeys(leaf for env in envs for leaf in getattr(env, f"{section}_leaves"))
+
+        return cls(len(envs), input=all_leaves("input"), next=all_leaves("next"), root=all_leaves("root"))
 
     def rows(self, start: int, stop: int) -> Layout:
         """The places of some of the rows, in the same memory: a host that has them need not know of the others.

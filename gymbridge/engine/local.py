@@ -54,10 +54,7 @@ class LocalEngine(Generic[Env, Description]):
 
     def allocate(self) -> None:
         """See :class:`~gymbridge.engine.host.Engine`."""
-        first = self.descriptions[0]
-        self.block = Block(
-            Layout(self.num_envs, input=first.input_leaves, next=first.next_leaves, root=first.root_leaves)
-        )
+        self.block = Block(Layout.of(self.descriptions))
         self._host = self._options.host(self.envs, self.block)
 
     def run(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> Report:

@@ -157,8 +157,7 @@ class ParallelEngine(Generic[Description]):
     def allocate(self) -> None:
         """See :class:`~gymbridge.engine.host.Engine`; the workers make their hosts over their own rows."""
         self._crew.require_open()
-        first = self.descriptions[0]
-        layout = Layout(self.num_envs, input=first.input_leaves, next=first.next_leaves, root=first.root_leaves)
+        layout = Layout.of(self.descriptions)
         # behind the layout two sequence bytes a worker, each in a cache line of its own
         nbytes = layout.nbytes + 2 * ALIGNMENT * self.num_workers
         self._memory = SharedBytes.allocate(nbytes, self._memory_kind)
@@ -173,7 +172,7 @@ class ParallelEngine(Generic[Description]):
             self._crew.hand_over(worker, self._memory.send)
             self._crew.ends[worker].share(whole[ours : ours + 1], whole[theirs : theirs + 1])
         self._ask(Command.ALLOCATE)
-        self._inputs = self._options.inputs(first, self.block)
+        self._inputs = self._options.inputs(self.descriptions, self.block)
         self._op = self.block.op
 
     def _ask(self, command: Command) -> list[Any]:

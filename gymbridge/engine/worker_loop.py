@@ -182,7 +182,7 @@ class _Service:
             descriptions.append(
                 descriptions[0] if descriptions and _equal(description, descriptions[0]) else description
             )
-        self._description = descriptions[0]
+        self._descriptions = descriptions
         return descriptions
 
     def _describe_again(self) -> list[Any]:
@@ -195,7 +195,7 @@ class _Service:
         block = Block(allocation.layout, memory.array)
         whole = memoryview(memory.array)  # type: ignore[arg-type]
         self._host = self._options.host(self._envs, block)
-        self._inputs = self._options.inputs(self._description, block)
+        self._inputs = self._options.inputs(self._descriptions, block)
         self._block = block
         self._objects = [
             (section, key, array)

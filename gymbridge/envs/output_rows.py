@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -36,6 +36,7 @@ class RowLayout:
         done_positions: of the ``done`` flags among them, where they are what the other flags say.
         flags: positions of ``done``, ``terminated`` and ``truncated``, a group each; None for one that is missing, and
             for ``done`` where the other two, which say what it has to be, are there.
+        given_flags: the positions in ``flags``.
         others: positions of what is no flag.
     """
 
@@ -52,6 +53,7 @@ class RowLayout:
         self.shapes = [None if leaf is None else leaf.spec.shape for leaf in leaves]
         flags = [[self.position.get((*path, name)) for name in FLAGS] for path in reader.groups.paths]
         self.flags = [group if None in group else [None, *group[1:]] for group in flags]
+        self.given_flags = [position for group in self.flags for position in group if position is not None]
         in_groups = {position for group in flags for position in group}
         self.others = [position for position in range(len(self.keys)) if position not in in_groups]
         self.assemble = reader.assembler(keys)
@@ -80,6 +82,15 @@ class OutputRow(NamedTuple):
         """The same as a TensorDict ``[*B]`` with every flag."""
         made: TensorDictBase = self.layout.assemble(self.values)
         return made if self.is_complete else self.layout.reader.groups.completed(made)
+
+    def with_every_flag(self) -> OutputRow:
+        """The same with every flag, leaf by leaf."""
+        if self.is_complete:
+            return self
+        layout = self.layout
+        values = [self.values[position] for position in layout.others]
+        values += layout.reader.completed(layout, [*self.values], ())
+        return OutputRow(layout.completed, values, True)
 
 
 class OutputRows:
@@ -243,15 +254,29 @@ class OutputReader:
             if stack is None:
                 return None
             stacks.append(stack)
-        for flags, shape in zip(layout.flags, self._flag_shapes, strict=True):
-            given: list[torch.Tensor | None] = []
-            for at in flags:
-                stack = None if at is None else self._stack(columns[at], layout, at)
-                if stack is None and at is not None:
-                    return None
-                given.append(stack)
-            stacks += completed_flags(*given, shape=(len(values), *shape), device=self.device)
+        flags: dict[int, torch.Tensor] = {}
+        for position in layout.given_flags:
+            stack = self._stack(columns[position], layout, position)
+            if stack is None:
+                return None
+            flags[position] = stack
+        stacks += self.completed(layout, flags, (len(values),))
         return OutputRows(layout.completed, stacks, made)
+
+    def completed(
+        self, layout: RowLayout, values: Mapping[int, Any] | Sequence[Any], lead: tuple[int, ...]
+    ) -> list[torch.Tensor]:
+        """Every flag, a group after the other.
+
+        Args:
+            values: position -> value of what is there; flags need no last dim.
+            lead: dims before those of an env.
+        """
+        completed: list[torch.Tensor] = []
+        for flags, shape in zip(layout.flags, self._flag_shapes, strict=True):
+            given = [None if at is None else values[at] for at in flags]
+            completed += completed_flags(*given, shape=(*lead, *shape), device=self.device)
+        return completed
 
     def _stack(self, column: Sequence[Any], layout: RowLayout, position: int) -> torch.Tensor | None:
         """The stack of a leaf; None where a value has to be looked at by itself."""

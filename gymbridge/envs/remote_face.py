@@ -2,116 +2,263 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from gymnasium.error import ResetNeeded
 from tensordict import TensorDict, TensorDictBase
 
-from gymbridge.engine.codes import Op
+from gymbridge.engine.block import Block
+from gymbridge.engine.codes import Op, RowState
+from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.host import Engine, Report
-from gymbridge.envs.env_specs import SpecPlan
+from gymbridge.envs.env_specs import EnvSpecs
 from gymbridge.envs.output_rows import OutputReader, OutputRow, OutputRows
-from gymbridge.envs.remote_host import SentInputs, SentOutputs
+from gymbridge.envs.placed_leaves import tensors_of
+from gymbridge.envs.remote_host import RemoteEnvDescription, SentOutputs
+from gymbridge.envs.remote_inputs import GivenColumns, GivenRows, RoundInputs
 from gymbridge.envs.selection import ALL_KEYS, Selection
 from gymbridge.envs.tensordict_face import TensorDictFace
-from gymbridge.envs.tensordict_host import TensorDictEnvDescription
-from gymbridge.envs.tensordicts import entry, row_of
+from gymbridge.envs.tensordicts import Assembler, entry
+from gymbridge.envs.transitions import put_next
 
 __all__ = ["RemoteTensorDictFace"]
+
+Key = tuple[str, ...]
+
+_STEPS_ALONE = bytes.maketrans(bytes([Op.STEP_MAYBE_RESET]), bytes([Op.STEP]))
 
 
 class RemoteTensorDictFace(TensorDictFace):
     """Reset and step of an engine whose hosts run TensorDict envs in workers; no gradient flows through it.
 
+    An env whose episode ends in a step is reset in a round of its own, with what the caller has in its row: what is not
+    in the specs need then go to no worker in any other round.
+
     Args:
-        engine, device, selection, share_individual_td: see :class:`~gymbridge.envs.tensordict_face.TensorDictFace`.
+        engine: the engine, of envs with a :class:`~gymbridge.envs.remote_host.RemoteEnvDescription`.
+        device, selection, share_individual_td: see :class:`~gymbridge.envs.tensordict_face.TensorDictFace`.
     """
 
     def __init__(
         self,
-        engine: Engine[TensorDictEnvDescription],
+        engine: Engine[Any],
         device: torch.device | None,
         selection: Selection = ALL_KEYS,
         share_individual_td: bool | None = None,
     ):
         super().__init__(engine, device, selection, share_individual_td)
-        readers = {
-            id(env): tuple(OutputReader(env, with_rewards=with_rewards) for with_rewards in (True, False))
-            for env in self._envs
+        kinds = {
+            id(env): _Outputs(env, description, engine.block)
+            for env, description in reversed([*zip(self._envs, engine.descriptions, strict=True)])
         }
-        self._readers = [readers[id(env)] for env in self._envs]
+        self._outputs = [kinds[id(env)] for env in self._envs]
+        self._batches: dict[int, RemoteEnvDescription] = {
+            row: env for row, env in enumerate(engine.descriptions) if env.specs.batch_size
+        }
+        self._step_sections = [own.next for own in self._outputs]
+        self._reset_sections = [own.root for own in self._outputs]
 
     # ---------------------------------------------------------------- what the envs are given
 
     def _reset_inputs(  # type: ignore[override]
         self, tensordict: TensorDictBase | None, mask: torch.Tensor | None
-    ) -> SentInputs | None:
+    ) -> RoundInputs:
         masks = self._masks = self._row_masks(mask)
-        if tensordict is None:
-            return None if masks is None else SentInputs(None, masks, True)
-        return SentInputs(self._rows_of(tensordict.exclude("next", "_step", "_reset")), masks, True)
+        if tensordict is None and masks is None:
+            return RoundInputs(None)
+        rows: list[TensorDictBase | None] = [None] * self.engine.num_envs
+        if tensordict is not None:
+            given = tensordict.exclude("next")
+            rows = [self._row_for_env(given, row) for row in range(self.engine.num_envs)]
+        return RoundInputs(GivenRows(rows, masks, True), masks)
 
     def _step_inputs(  # type: ignore[override]
         self, tensordict: TensorDictBase, mask: torch.Tensor | None, ops: bytes
-    ) -> SentInputs:
+    ) -> RoundInputs:
         masks = self._masks = self._row_masks(mask)
-        with_root = Op.STEP_MAYBE_RESET in ops
-        if self.is_dense and type(tensordict) is TensorDict and masks is None and not self._one_hot_actions[0]:
-            plan = self._envs[0]._spec_plan
-            plan.require_inputs(tensordict, self.batch_size[:1])
-            return SentInputs(self._for_step(tensordict, plan, with_root), None, False)
-        rows: list[TensorDictBase | None] = []
-        for row, op in enumerate(ops):
-            if not op:
-                rows.append(None)
-                continue
-            self._row_inputs(tensordict, row, None if masks is None else masks[row])  # refuses what does not fit
-            rows.append(self._for_step(row_of(tensordict, row), self._envs[row]._spec_plan, with_root))
-        return SentInputs(rows, masks, False)
+        root = partial(self._row_root, tensordict)
+        if self.is_dense and type(tensordict) is TensorDict and masks is None:
+            self._envs[0]._spec_plan.require_inputs(tensordict, self.batch_size[:1])
+            if not self._has_faulty_one_hot(tensordict):
+                return RoundInputs(GivenColumns(*self._input_columns(tensordict)), None, root)
+        rows = [
+            self._row_inputs(tensordict, row, None if masks is None else masks[row]) if op else None
+            for row, op in enumerate(ops)
+        ]
+        return RoundInputs(GivenRows(rows, masks, False), masks, root)
 
-    def _rows_of(self, tensordict: TensorDictBase) -> TensorDictBase | list[TensorDictBase]:
-        if type(tensordict) is TensorDict:
-            return tensordict
-        return [row_of(tensordict, row) for row in range(self.engine.num_envs)]
-
-    def _for_step(self, tensordict: TensorDictBase, plan: SpecPlan, with_root: bool) -> TensorDictBase:
-        """What a step needs of a row or of all: the inputs and, where a reset may follow, the root."""
-        preset = entry(tensordict, "next")
-        if not with_root:
-            sent: TensorDictBase = tensordict.select(*plan.inputs, strict=False)
-            if preset is not None and self._is_given(preset):
-                sent = sent.exclude("next")
-            return sent
-        sent = tensordict.exclude("next", "_step", "_reset")
-        if preset is not None and not self._is_given(preset):
-            keys = [key for key in plan.inputs if not isinstance(key, str) and key[0] == "next"]
-            sent.update(tensordict.select(*keys, strict=False))
-        return sent
+    def _has_faulty_one_hot(self, tensordict: TensorDictBase) -> bool:
+        """Whether a one-hot action, of any env, is none: the one that is stepped is then named."""
+        actions = self.specs["action"]
+        return any(actions[key].faults(tensordict.get(key), key) for key, _ in self._one_hot_actions[0])
 
     # ---------------------------------------------------------------- what they gave
 
-    def _round(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None) -> Report:
-        told = super()._round(ops, inputs, reset_kwargs)
-        report = Report()
-        report.errors = told.errors
-        report.steps = self._received(told.steps, 0)
-        report.resets = self._received(told.resets, 1)
+    def _round(self, ops: bytes, inputs: RoundInputs, reset_kwargs: Sequence[Mapping[str, Any]] | None) -> Report:
+        if self._batches:
+            self._require_ready(ops, inputs)
+        if inputs.masks is not None:
+            self._keep_latest(inputs.masks)
+        step_ops = ops.translate(_STEPS_ALONE)
+        report = self._received(step_ops, self.engine.run(step_ops, inputs, reset_kwargs))
+        if step_ops != ops and (ended := report.steps.ended()):
+            try:
+                self._reset_ended(ended, inputs, report)
+            except BaseException:  # an interrupt: the caller will not see what the rows did
+                fail_rows(self._block.state, ops)
+                raise
         return report
 
-    def _received(self, told: Mapping[int, SentOutputs], kind: int) -> OutputRows:
-        num_rows = sum(sent.num_rows for sent in told.values())
-        if self.is_dense and num_rows == self.engine.num_envs and len({sent.keys for sent in told.values()}) == 1:
-            parts = [told[row].values.unpacked() for row in sorted(told)]
-            columns = parts[0] if len(parts) == 1 else [torch.cat(column) for column in zip(*parts, strict=True)]
-            return OutputRows(self._readers[0][kind].layout_of(told[0].keys), columns)
-        rows = OutputRows()
-        for first in sorted(told):
-            sent = told[first]
-            values = sent.values.unpacked()
-            layout = self._readers[first][kind].layout_of(sent.keys)
-            if not sent.num_rows:
-                rows[first] = OutputRow(layout, values, sent.is_complete)
-            for row in range(sent.num_rows):
-                rows[first + row] = OutputRow(layout, [column[row] for column in values], True)
-        return rows
+    def _keep_latest(self, masks: Sequence[torch.Tensor | None]) -> None:
+        """Keeps what the rows show of which a part is left out: the block will have the other part's news."""
+        for row, mask in enumerate(masks):
+            if mask is not None and row not in self._last and (latest := self._latest(row)) is not None:
+                self._last[row] = latest
+
+    def _require_ready(self, ops: bytes, inputs: RoundInputs) -> None:
+        """Refuses a round that an env which is a batch of its own would refuse, before any env has done its part."""
+        if self.engine.unsettled:
+            self.engine.settle()
+        for row, env in self._batches.items():
+            mask = None if inputs.masks is None else inputs.masks[row]
+            env.masks.require(row, ops[row], mask)
+            if env.has_rows and ops[row] >= Op.STEP and self._block.state[row] != RowState.RUNNING:
+                try:
+                    self.engine.call(row, "_require_steppable", (mask,))
+                except ResetNeeded as error:
+                    raise ResetNeeded(f"env {row}: {error}") from None
+
+    def _reset_ended(self, ended: Sequence[int], inputs: RoundInputs, report: Report) -> None:
+        """Resets the rows, or those envs of their own batches, whose episode has just ended."""
+        ops = bytearray(self.engine.num_envs)
+        rows: list[TensorDictBase | None] = [None] * len(ops)
+        masks: list[torch.Tensor | None] = [None] * len(ops)
+        for row in ended:
+            ops[row] = Op.RESET
+            rows[row], masks[row] = self._given_to_reset(row, report.steps[row], inputs)
+        given = GivenRows(rows, masks if any(mask is not None for mask in masks) else None, True)
+        told = self._received(bytes(ops), self.engine.run(bytes(ops), RoundInputs(given), None))
+        report.resets = told.resets
+        report.errors |= told.errors
+
+    def _given_to_reset(
+        self, row: int, step: OutputRow, inputs: RoundInputs
+    ) -> tuple[TensorDictBase, torch.Tensor | None]:
+        """The root after a row's step, with the masks of what is to be reset in it; and the one of its own batch."""
+        assert inputs.root is not None
+        plan = self._envs[row]._spec_plan
+        following = step.completed()
+        root = plan.next_root(put_next(inputs.root(row), following))
+        done = plan.groups.ended(following)
+        mask = None if inputs.masks is None else inputs.masks[row]
+        plan.groups.put_resets(root, done if mask is None else done & mask.to(done.device))
+        if entry(root, "_reset") is None and not plan.groups.nested:
+            return root, None
+        return root, plan.groups.mask(root, "_reset", root.batch_size)
+
+    def _received(self, ops: bytes, told: Report) -> Report:
+        report = Report()
+        report.errors = told.errors
+        steps = [row for row, op in enumerate(ops) if op == Op.STEP and row not in told.errors]
+        resets = [row for row, op in enumerate(ops) if op == Op.RESET and row not in told.errors]
+        report.steps = self._rows(steps, told.steps, self._step_sections)
+        report.resets = self._rows(resets, told.resets, self._reset_sections)
+        return report
+
+    def _rows(self, rows: Sequence[int], sent: Mapping[int, SentOutputs], sections: Sequence[_Section]) -> OutputRows:
+        """What these rows gave: what is in the block, and what was sent beside it."""
+        if not rows:
+            return OutputRows()
+        if self.is_dense and len(rows) == self.engine.num_envs:
+            columns = self._columns(sent, sections[0])
+            if columns is not None:
+                return columns
+        beside: dict[int, tuple[tuple[Key, ...], list[Any]]] = {}
+        for first, own in sent.items():
+            values = own.values.unpacked()
+            for row in range(first, first + max(own.num_rows, 1)):
+                parts = [value[row - first] for value in values] if own.num_rows else values
+                beside[row] = own.keys, parts
+        placed = {id(section): section.copied() for section in sections}
+        outputs = OutputRows()
+        for row in rows:
+            keys, values = beside.get(row, ((), []))
+            outputs[row] = sections[row].row(placed[id(sections[row])], row, keys, values)
+        return outputs
+
+    def _columns(self, sent: Mapping[int, SentOutputs], section: _Section) -> OutputRows | None:
+        """The rows of all envs, stacked; None where one gave other leaves than another, or was not stacked."""
+        if not sent:
+            return section.stacked((), [])
+        keys = {own.keys for own in sent.values()}
+        if len(keys) > 1 or sum(own.num_rows for own in sent.values()) != self.engine.num_envs:
+            return None
+        parts = [sent[row].values.unpacked() for row in sorted(sent)]
+        columns = parts[0] if len(parts) == 1 else [torch.cat(column) for column in zip(*parts, strict=True)]
+        return section.stacked(keys.pop(), columns)
+
+
+class _Outputs:
+    """What envs of one kind give, by section."""
+
+    def __init__(self, env: EnvSpecs, description: RemoteEnvDescription, block: Block):
+        places = description.places
+        self.next = _Section(OutputReader(env, with_rewards=True), tensors_of(block.next, places.next))
+        self.root = _Section(OutputReader(env, with_rewards=False), tensors_of(block.root, places.root))
+
+
+class _Section:
+    """What envs of one kind give in a section of the block, and what is sent beside it.
+
+    Args:
+        reader: of what they give.
+        columns: key -> the tensor ``[N, …]`` in the block.
+    """
+
+    def __init__(self, reader: OutputReader, columns: Mapping[Key, torch.Tensor]):
+        self._reader = reader
+        self._keys = tuple(columns)
+        self._in_block = [*columns.values()]
+
+    def copied(self) -> list[torch.Tensor]:
+        """Copies of the columns in the block."""
+        return [column.clone() for column in self._in_block]
+
+    def row(self, placed: Sequence[torch.Tensor], row: int, keys: tuple[Key, ...], values: Sequence[Any]) -> OutputRow:
+        """What a row gave, of these copies and of what was sent.
+
+        Args:
+            keys, values: of what was sent. Where that has a leaf that the block has too, it counts.
+        """
+        own: dict[Key, Any] = dict(zip(self._keys, (column[row] for column in placed), strict=True))
+        own |= zip(keys, values, strict=True)
+        return OutputRow(self._reader.layout_of(tuple(own)), [*own.values()], True)
+
+    def stacked(self, keys: tuple[Key, ...], columns: Sequence[torch.Tensor]) -> OutputRows:
+        """What all rows gave; ``keys`` and ``columns`` are what was sent."""
+        own = dict(zip(self._keys, self.copied(), strict=True))
+        own.update(zip(keys, columns, strict=True))
+        kept = [column.clone() for column in columns]
+        layout = self._reader.layout_of(tuple(own))
+        latest = dict(zip(self._keys, self._in_block, strict=True)) | dict(zip(keys, kept, strict=True))
+        return OutputRows(layout, [*own.values()], _Rows(layout.assemble, [*latest.values()]))
+
+
+class _Rows(Sequence[TensorDictBase]):
+    """Rows of columns as TensorDicts, made when they are asked for."""
+
+    def __init__(self, assemble: Assembler, columns: Sequence[torch.Tensor]):
+        self._assemble = assemble
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns[0]) if self._columns else 0
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._assemble([column[row].clone() for column in self._columns])
+
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        return (self[row] for row in range(len(self)))

@@ -1,10 +1,10 @@
-"""Runs TensorDict envs in a worker: what the rows are given and what they gave travels as parcels, beside the block."""
+"""Runs TensorDict envs in a worker: what they are given and what they give goes through the block, or beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import torch
@@ -12,15 +12,29 @@ from tensordict import TensorDict, TensorDictBase
 
 from gymbridge.engine.any_env import EnvBase as AnyEnvBase
 from gymbridge.engine.block import Block
+from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.host import NOTHING, Report
-from gymbridge.envs.env_specs import EnvSpecs
+from gymbridge.engine.layout import Leaf
+from gymbridge.envs.base import EnvBase
+from gymbridge.envs.engine_env import EngineEnv
+from gymbridge.envs.env_specs import EnvSpecs, first_alike
 from gymbridge.envs.gym_env import GymEnv
-from gymbridge.envs.output_rows import OutputRow, OutputRows
+from gymbridge.envs.output_rows import OutputRows, RowLayout
 from gymbridge.envs.parcels import Packer, Parcel
-from gymbridge.envs.tensordict_host import RowInputs, TensorDictEnvDescription, TensorDictHost, TensorDictHostOptions
-from gymbridge.envs.tensordicts import row_of
+from gymbridge.envs.placed_leaves import NO_PLACES, EnvPlaces, tensors_of
+from gymbridge.envs.remote_inputs import GivenColumns, PlacedInputs, RemoteInputs, Sent
+from gymbridge.envs.tensordict_host import (
+    HonouredMasks,
+    RowInputs,
+    TensorDictEnvDescription,
+    TensorDictHost,
+    TensorDictHostOptions,
+)
+from gymbridge.envs.tensordicts import Assembler
 
-__all__ = ["RemoteTensorDictOptions", "SentInputs", "SentOutputs"]
+__all__ = ["RemoteEnvDescription", "RemoteTensorDictHost", "RemoteTensorDictOptions", "SentOutputs"]
+
+Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -28,11 +42,13 @@ class RemoteTensorDictOptions:
     """How TensorDict envs are run in workers; gymnasium envs among them are wrapped in a ``GymEnv``.
 
     Attributes:
+        buffers: what has a fixed shape goes through the block; if not, everything goes beside it.
         stacks: outputs of envs that are alike are stacked at once.
-        keeps_devices: what the envs give is unpacked where it was; if not, on the CPU.
-        consolidate: what travels is packed into one piece of memory.
+        keeps_devices: what the envs give is handed out where it was; if not, on the CPU.
+        consolidate: what goes beside the block is packed into one piece of memory.
     """
 
+    buffers: bool = True
     stacks: bool = True
     keeps_devices: bool = False
     consolidate: bool = True
@@ -42,150 +58,243 @@ class RemoteTensorDictOptions:
         """What the makers may give."""
         return (gym.Env, AnyEnvBase)
 
-    def describe(self, env: Any) -> TensorDictEnvDescription:
-        """What an env says of itself, on the CPU where what it gives is unpacked there."""
-        description = TensorDictHostOptions().describe(_wrapped(env))
+    def describe(self, env: Any) -> RemoteEnvDescription:
+        """What an env says of itself, on the CPU where what it gives is handed out there."""
+        own = _wrapped(env)
+        description = TensorDictHostOptions().describe(own)
         specs = description.specs
-        if self.keeps_devices or specs.device is None:
-            return description
-        return TensorDictEnvDescription(_on_cpu(specs), description.is_gym_env)
+        if not self.keeps_devices and specs.device is not None:
+            specs = _on_cpu(specs)
+        return RemoteEnvDescription(
+            specs=specs,
+            is_gym_env=description.is_gym_env,
+            places=self.places(own),
+            masks=HonouredMasks.of(own),
+            has_rows=_has_rows(own),
+        )
+
+    def places(self, env: EnvSpecs) -> EnvPlaces:
+        """The leaves of an env that have a place in the block."""
+        return EnvPlaces.of(env, keeps_devices=self.keeps_devices) if self.buffers else NO_PLACES
 
     def host(self, envs: Sequence[Any], block: Block) -> RemoteTensorDictHost:
         """The host that runs the envs."""
         return RemoteTensorDictHost([_wrapped(env) for env in envs], self, block)
 
-    def inputs(self, description: TensorDictEnvDescription, block: Block) -> ParcelInputs:
+    def inputs(self, descriptions: Sequence[RemoteEnvDescription], block: Block) -> RemoteInputs:
         """How what the rows are given reaches the hosts."""
-        return ParcelInputs(Packer(consolidate=self.consolidate, keeps_devices=self.keeps_devices))
+        places = [description.places for description in descriptions]
+        return RemoteInputs(places, block, Packer(consolidate=self.consolidate, keeps_devices=self.keeps_devices))
 
 
-class SentInputs(NamedTuple):
-    """What the rows of a round are given, on its way.
+@dataclass(frozen=True, kw_only=True)
+class RemoteEnvDescription(TensorDictEnvDescription):
+    """What a TensorDict env in a worker says of itself.
 
     Attributes:
-        rows: the caller's TensorDict, without what reaches no env, or a list with one a row; None where nothing was
-            given.
-        masks: row -> which envs of the row's own batch are picked, None for all; None where no row has such a mask.
-        is_reset: all rows that do something are reset.
+        places: its leaves that have a place in the block.
+        masks: those that it honours, if it is a batch of its own.
+        has_rows: it is a batch of ours, whose envs may each have to be reset before they are stepped.
     """
 
-    rows: TensorDictBase | Sequence[TensorDictBase | None] | None
-    masks: Sequence[torch.Tensor | None] | None
-    is_reset: bool
+    places: EnvPlaces
+    masks: HonouredMasks
+    has_rows: bool
+    input_leaves: tuple[Leaf, ...] = field(init=False)
+    next_leaves: tuple[Leaf, ...] = field(init=False)
+    root_leaves: tuple[Leaf, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        for section in ("input", "next", "root"):
+            object.__setattr__(self, f"{section}_leaves", tuple(one.leaf for one in getattr(self.places, section)))
 
 
 class SentOutputs(NamedTuple):
-    """What a row gave, or what several rows from this one on gave, stacked.
+    """What a row, or several from this one on, gave that has no place in the block.
 
     Attributes:
         keys: of the leaves.
         values: one a leaf.
-        is_complete: every flag is there.
-        num_rows: how many are stacked; 0 for one row that is not.
+        num_rows: how many rows are stacked in each; 0 for one row that is not.
     """
 
-    keys: tuple[tuple[str, ...], ...]
+    keys: tuple[Key, ...]
     values: Parcel
-    is_complete: bool
     num_rows: int
 
 
-class ParcelInputs:
-    """What the rows are given on its way to the workers' hosts; see :class:`~gymbridge.engine.host.Inputs`."""
-
-    def __init__(self, packer: Packer):
-        self._packer = packer
-
-    def write(self, inputs: SentInputs | None) -> SentInputs | None:
-        """Nothing has a place in the block."""
-        return inputs
-
-    def part(self, beside: SentInputs, start: int, stop: int) -> Parcel:
-        """What the host of some rows is to get."""
-        rows = None if beside.rows is None else beside.rows[start:stop]
-        masks = None if beside.masks is None else [*beside.masks[start:stop]]
-        return self._packer.packed((rows, masks, beside.is_reset))
-
-    def read(self, beside: Parcel | None) -> SentInputs | None:
-        """In the worker: what its rows are given."""
-        return None if beside is None else SentInputs(*beside.unpacked())
-
-
 class RemoteTensorDictHost(TensorDictHost):
-    """Runs TensorDict envs in a worker, without gradients; what the rows gave is in the report as parcels.
+    """Runs TensorDict envs in a worker, without gradients.
+
+    What the rows gave is in the block and, where it has no place there, in the report. An env whose episode ends in a
+    step waits for the caller to have it reset, since only the caller knows what its reset is to be given.
 
     Args:
         envs: the envs.
         options: how to run them.
-        block: its control bytes say where each row stands.
+        block: of their rows.
     """
 
     def __init__(self, envs: Sequence[Any], options: RemoteTensorDictOptions, block: Block):
         super().__init__(envs, TensorDictHostOptions(gradients=False, stacks=options.stacks), block)
+        self._keeps_devices = options.keeps_devices
         self._packer = Packer(consolidate=options.consolidate, keeps_devices=options.keeps_devices)
+        alike = first_alike(envs)
+        distinct = {id(env): options.places(env) for env in alike}
+        places = [distinct[id(env)] for env in alike]
+        self._are_alike = len(distinct) == 1
+        self._placed_inputs = PlacedInputs(places, block).of_row
+        self._outputs = [
+            [_PlacedOutputs(tensors_of(getattr(block, section), getattr(own, section))) for own in distinct.values()]
+            for section in ("next", "root")
+        ]
+        self._kind_of_row = [[*distinct].index(id(env)) for env in alike]
+        self._assemblers: dict[tuple[Key, ...], Assembler] = {}
+        self._batches_of_ours = [row for row, env in enumerate(self.envs) if _has_rows(env)]
 
     def run(  # type: ignore[override]
-        self, ops: bytes, inputs: SentInputs | None, reset_kwargs: Sequence[Mapping[str, Any]] | None = None
+        self, ops: bytes, inputs: Sent | None, reset_kwargs: Sequence[Mapping[str, Any]] | None = None
     ) -> Report:
         """See :class:`~gymbridge.engine.host.Host`."""
         with torch.no_grad():
             report = super().run(ops, self._row_inputs(ops, inputs), reset_kwargs)
             told = Report()
             told.errors = report.errors
-            told.steps = self._told(report.steps, told)
-            told.resets = self._told(report.resets, told)
+            told.steps = self._told(report.steps, self._outputs[0], told)
+            told.resets = self._told(report.resets, self._outputs[1], told)
+        for row in self._batches_of_ours:
+            if self._state[row] in (RowState.RUNNING, RowState.ENDED):
+                self._state[row] = RowState.RUNNING if _are_running(self.envs[row]) else RowState.ENDED
         return told if told.errors or told.steps or told.resets else NOTHING
 
-    def _row_inputs(self, ops: bytes, inputs: SentInputs | None) -> RowInputs:
-        if inputs is None or inputs.rows is None:
-            masks = None if inputs is None else inputs.masks
-            return RowInputs([None] * len(ops), masks, self._nothing)
-        sent = inputs.rows
-        rows = [
-            self._for_env(row, row_of(sent, row) if isinstance(sent, TensorDictBase) else sent[row], op)
-            for row, op in enumerate(ops)
-        ]
-        if inputs.is_reset:
-            return RowInputs(rows, inputs.masks, self._nothing)
-        masks = inputs.masks
-        given = [
-            env._spec_plan.inputs_of(row) if row is not None and (masks is None or masks[number] is None) else row
-            for number, (env, row) in enumerate(zip(self.envs, rows, strict=True))
-        ]
-        return RowInputs(given, masks, lambda row: self._root(row, rows[row]))
+    def _require_ready(self, ops: bytes, inputs: RowInputs) -> None:
+        """The caller has looked; what only the envs know, each row's env says for itself."""
 
-    def _for_env(self, row: int, given: TensorDictBase | None, op: int) -> TensorDictBase | None:
-        """A row on the device of its env; None where that does nothing."""
-        if not op or given is None:
-            return None
+    # ---------------------------------------------------------------- what the envs are given
+
+    def _row_inputs(self, ops: bytes, sent: Sent | None) -> RowInputs:
+        masks = None if sent is None or isinstance(sent, GivenColumns) else sent.masks
+        if sent is not None and not isinstance(sent, GivenColumns) and sent.is_reset:
+            given = [self._for_env(row, own) for row, own in enumerate(sent.rows)]
+        elif not any(op >= Op.STEP for op in ops):
+            given = [None] * len(ops)
+        elif self._are_alike:
+            given = self._from_columns(sent)
+        else:
+            given = [self._from_row(row) if op else None for row, op in enumerate(ops)]
+        if sent is not None and not isinstance(sent, GivenColumns) and not sent.is_reset:
+            for row, rest in enumerate(sent.rows):
+                if rest is not None:
+                    own = given[row]
+                    moved = self._for_env(row, rest)
+                    given[row] = moved if own is None else own.update(moved)
+        return RowInputs(given, masks, self._nothing)
+
+    def _from_columns(self, sent: Sent | None) -> list[TensorDictBase | None]:
+        """What each row's step is given, from one ``unbind`` a leaf; the env's own."""
+        placed = self._placed_inputs[0]
+        keys, columns = tuple(placed), [column.clone() for column in placed.values()]
+        if isinstance(sent, GivenColumns):
+            keys, columns = (*keys, *sent.keys), [*columns, *sent.values]
+        if not keys:
+            return [self._nothing(row) for row in range(len(self.envs))]
+        assemble = self._assemblers.get(keys)
+        if assemble is None:
+            env = self.envs[0]
+            assemble = self._assemblers[keys] = Assembler(keys, env.batch_size, env.device)
+        if assemble.device is not None and assemble.device.type != "cpu":
+            columns = [column.to(assemble.device) for column in columns]
+        return [*assemble.each([column.unbind(0) for column in columns])]
+
+    def _from_row(self, row: int) -> TensorDictBase:
+        env = self.envs[row]
+        given = self._nothing(row)
+        for key, column in self._placed_inputs[row].items():
+            given.set(key, column[row].clone() if env.device is None else column[row].clone().to(env.device))
+        return given
+
+    def _for_env(self, row: int, given: TensorDictBase | None) -> TensorDictBase | None:
+        """A row on the device of its env."""
         device = self.envs[row].device
-        return given.copy() if device is None or given.device == device else given.to(device)
-
-    def _root(self, row: int, given: TensorDictBase | None) -> TensorDictBase:
-        if given is None:
-            return self._nothing(row)
-        return given.exclude("next", *self.envs[row]._spec_plan.groups.mask_keys("_step"))
+        if given is None or device is None or given.device == device:
+            return given
+        return given.to(device)
 
     def _nothing(self, row: int) -> TensorDictBase:
         return TensorDict({}, self.envs[row].batch_size, device=self.envs[row].device)
 
-    def _told(self, rows: OutputRows, told: Report) -> dict[int, SentOutputs]:
+    # ---------------------------------------------------------------- what they gave
+
+    def _told(self, rows: OutputRows, places: Sequence[_PlacedOutputs], told: Report) -> dict[int, SentOutputs]:
+        """Writes what has a place; what has none, by row."""
         if rows.layout is not None:
-            return {0: SentOutputs(rows.layout.keys, self._packer.packed([*rows.columns]), True, len(rows))}
+            placed, rest, keys = self._parts(rows.layout, rows.columns, places[0])
+            sent = (
+                {0: SentOutputs(keys, self._packer.packed([rows.columns[at] for at in rest]), len(rows))}
+                if keys
+                else {}
+            )
+            for at, column in placed:
+                column.copy_(rows.columns[at])
+            return sent
         sent = {}
         for row, output in rows.items():
             try:
-                sent[row] = self._sent(output)
+                layout, values, _ = output.with_every_flag()
+                placed, rest, keys = self._parts(layout, values, places[self._kind_of_row[row]])
+                if keys:
+                    sent[row] = SentOutputs(keys, self._packer.packed([values[at] for at in rest]), 0)
+                for at, column in placed:
+                    column[row].copy_(values[at])
             except Exception as error:  # what cannot be packed
                 self._fail(row, error, told)
         return sent
 
-    def _sent(self, output: OutputRow) -> SentOutputs:
-        return SentOutputs(output.layout.keys, self._packer.packed(output.values), output.is_complete, 0)
+    def _parts(self, layout: RowLayout, values: Sequence[Any], places: _PlacedOutputs) -> _Parts:
+        if self._keeps_devices and any(
+            isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values
+        ):
+            return [], [*range(len(values))], layout.keys
+        return places.parts(layout)
+
+
+_Parts: TypeAlias = tuple[list[tuple[int, torch.Tensor]], list[int], tuple[Key, ...]]
+"""Positions of the leaves that have a place, with that; positions, and keys, of the others."""
+
+
+class _PlacedOutputs:
+    """The places of what envs of one kind give, in one section of a block.
+
+    Args:
+        columns: key -> the tensor ``[N, …]``.
+    """
+
+    def __init__(self, columns: dict[Key, torch.Tensor]):
+        self._columns = columns
+        self._known: dict[RowLayout, _Parts] = {}
+
+    def parts(self, layout: RowLayout) -> _Parts:
+        """Which leaves of a layout have a place, and which do not."""
+        found = self._known.get(layout)
+        if found is None:
+            placed = [(at, self._columns[key]) for at, key in enumerate(layout.keys) if key in self._columns]
+            rest = [at for at, key in enumerate(layout.keys) if key not in self._columns]
+            found = self._known[layout] = placed, rest, tuple(layout.keys[at] for at in rest)
+        return found
 
 
 def _wrapped(env: Any) -> Any:
     return GymEnv(env) if isinstance(env, gym.Env) else env
+
+
+def _has_rows(env: EnvBase) -> bool:
+    """Whether an env is a batch of ours."""
+    return isinstance(env, EngineEnv) and bool(env.batch_size)
+
+
+def _are_running(env: Any) -> bool:
+    """Whether each env of a batch of ours may be stepped."""
+    return not any(bytes(env.engine.block.state).translate(None, bytes([RowState.RUNNING])))
 
 
 def _on_cpu(specs: EnvSpecs) -> EnvSpecs:

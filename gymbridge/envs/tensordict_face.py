@@ -221,19 +221,23 @@ class TensorDictFace(EngineFace):
 
     def _unbound(self, tensordict: TensorDict) -> list[TensorDict]:
         """What reaches each env, from one ``unbind`` a leaf."""
-        plan = self._envs[0]._spec_plan
-        keys = self._required_keys
-        preset = entry(tensordict, "next")
-        if plan.groups.nested or (preset is not None and not self._is_given(preset)):
-            keys = (*keys, *(key for key in plan.optional if tensordict.get(key, None) is not None))
+        keys, leaves = self._input_columns(tensordict)
         device = self._row_device[0]
-        leaves = [tensordict.get(key) if len(key) > 1 else entry(tensordict, key[0]) for key in keys]
         if self._moves and device is not None:
             leaves = [leaf.to(device) for leaf in leaves]
         assemble = self._input_assemblers.get(keys)
         if assemble is None:
             assemble = self._input_assemblers[keys] = Assembler(keys, self._row_batch_size, device)
         return assemble.each([leaf.clone().unbind(0) for leaf in leaves])  # an env may keep or change what it is given
+
+    def _input_columns(self, tensordict: TensorDict) -> tuple[tuple[Key, ...], list[Any]]:
+        """Keys and leaves ``[N, …]`` of what reaches envs that are alike, all of which are stepped."""
+        plan = self._envs[0]._spec_plan
+        keys = self._required_keys
+        preset = entry(tensordict, "next")
+        if plan.groups.nested or (preset is not None and not self._is_given(preset)):
+            keys = (*keys, *(key for key in plan.optional if tensordict.get(key, None) is not None))
+        return keys, [tensordict.get(key) if len(key) > 1 else entry(tensordict, key[0]) for key in keys]
 
     def _is_given(self, preset: TensorDictBase) -> bool:
         """Whether what stands under ``"next"`` is what the last step gave, in which no policy has written since."""
@@ -414,7 +418,7 @@ class TensorDictFace(EngineFace):
         """Takes down what each env shows now, for a time when it is left out and the caller has nothing for it."""
         if not outputs:
             return
-        if outputs.layout is not None:
+        if outputs.layout is not None and self._masks is None:
             self._last, self._last_outputs = {}, outputs
             return
         if self._masks is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from gymnasium.error import ResetNeeded
@@ -25,7 +25,7 @@ from gymbridge.envs.output_rows import OutputReader, OutputRow, OutputRows
 from gymbridge.envs.transitions import put_next
 from gymbridge.errors import EnvOutputError
 
-__all__ = ["RowInputs", "TensorDictEnvDescription", "TensorDictHost", "TensorDictHostOptions"]
+__all__ = ["HonouredMasks", "RowInputs", "TensorDictEnvDescription", "TensorDictHost", "TensorDictHostOptions"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,38 @@ class TensorDictEnvDescription:
     input_leaves: tuple[Leaf, ...] = ()
     next_leaves: tuple[Leaf, ...] = ()
     root_leaves: tuple[Leaf, ...] = ()
+
+
+class HonouredMasks(NamedTuple):
+    """Which masks an env that is a batch of its own honours.
+
+    Attributes:
+        env: the class's name.
+        partial_step, partial_reset: those of the env.
+    """
+
+    env: str
+    partial_step: bool
+    partial_reset: bool
+
+    @classmethod
+    def of(cls, env: EnvBase) -> HonouredMasks:
+        """Those of an env."""
+        return cls(type(env).__name__, env.partial_step, env.partial_reset)
+
+    def require(self, row: int, op: int, mask: torch.Tensor | None) -> None:
+        """Refuses a mask that the env of a row does not honour.
+
+        Raises:
+            ValueError: naming the env.
+        """
+        if not op or mask is None:
+            return
+        name, honoured = ("step", self.partial_step) if op >= Op.STEP else ("reset", self.partial_reset)
+        if not honoured:
+            raise ValueError(
+                f"env {row}: _{name}: {self.env} has partial_{name}=False and is {name} whole only; got the mask {mask}"
+            )
 
 
 @dataclass
@@ -108,7 +140,7 @@ class TensorDictHost(FollowsPaths):
         # an env without a batch, that leaves the contract's rounds alone, is asked for its step without ceremony
         self._plain = [not env.batch_size and type(env)._next is EnvBase._next for env in envs]
         self._stacks = options.stacks and all(self._plain) and difference(envs) is None
-        self._batches = [row for row, env in enumerate(envs) if env.batch_size]
+        self._batches = {row: HonouredMasks.of(env) for row, env in enumerate(envs) if env.batch_size}
         self._whole_steps = {bytes([op]) * len(envs) for op in (Op.STEP, Op.STEP_MAYBE_RESET)}
         self._all_running = bytes([RowState.RUNNING]) * len(envs)
         self._all_in_next = bytes([Source.NEXT]) * len(envs)
@@ -139,16 +171,10 @@ class TensorDictHost(FollowsPaths):
 
     def _require_ready(self, ops: bytes, inputs: RowInputs) -> None:
         """Refuses a round that an env which is a batch of its own would refuse, before any env has done its part."""
-        for row in self._batches:
+        for row, masks in self._batches.items():
             env, mask = self.envs[row], inputs.mask(row)
-            step = ops[row] >= Op.STEP
-            if ops[row] and mask is not None and not (env.partial_step if step else env.partial_reset):
-                name = "step" if step else "reset"
-                raise ValueError(
-                    f"env {row}: _{name}: {type(env).__name__} has partial_{name}=False and is {name} whole only; got "
-                    f"the mask {mask}"
-                )
-            if step and isinstance(env, EngineEnv):
+            masks.require(row, ops[row], mask)
+            if ops[row] >= Op.STEP and isinstance(env, EngineEnv):
                 try:
                     env._require_steppable(mask)
                 except ResetNeeded as error:

@@ -1,0 +1,149 @@
+"""What TensorDict envs in workers are given, on its way: in the block what has a place there, the rest beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from tensordict import TensorDictBase
+
+from gymbridge.engine.block import Block
+from gymbridge.envs.parcels import Packer, Parcel
+from gymbridge.envs.placed_leaves import EnvPlaces, tensors_of
+
+__all__ = ["GivenColumns", "GivenRows", "Message", "PlacedInputs", "RemoteInputs", "RoundInputs", "Sent"]
+
+Key: TypeAlias = tuple[str, ...]
+
+
+class GivenColumns(NamedTuple):
+    """What the steps of all rows, whose envs are alike, are given.
+
+    Attributes:
+        keys: of the leaves.
+        values: one ``[N, …]`` a leaf.
+    """
+
+    keys: tuple[Key, ...]
+    values: Sequence[Any]
+
+
+class GivenRows(NamedTuple):
+    """What the rows of a round are given, each its own.
+
+    Attributes:
+        rows: row -> its TensorDict; None where it does nothing, or is given nothing.
+        masks: row -> which envs of the row's own batch are picked, None for all; None where no row has such a mask.
+        is_reset: all rows that do something are reset.
+    """
+
+    rows: Sequence[TensorDictBase | None]
+    masks: Sequence[torch.Tensor | None] | None
+    is_reset: bool
+
+
+Sent: TypeAlias = GivenColumns | GivenRows
+
+
+@dataclass
+class RoundInputs:
+    """A round's inputs as the caller has them.
+
+    Attributes:
+        given: what the rows are given; None for nothing.
+        masks: as in :class:`GivenRows`.
+        root: row -> what the caller has in it, without ``"next"``, for the reset of an env that ends in a step.
+    """
+
+    given: Sent | None
+    masks: Sequence[torch.Tensor | None] | None = None
+    root: Callable[[int], TensorDictBase] | None = None
+
+
+class Message(NamedTuple):
+    """What has no place in the block, packed for one worker."""
+
+    kind: Callable[..., Sent]
+    parcel: Parcel
+
+
+class PlacedInputs:
+    """The places in a block of what the steps are given.
+
+    Args:
+        places: of each row's env.
+        block: the block of these rows.
+
+    Attributes:
+        of_row: row -> key -> the tensor ``[N, …]`` in which it has its part.
+    """
+
+    def __init__(self, places: Sequence[EnvPlaces], block: Block):
+        distinct = {id(own): tensors_of(block.input, own.input) for own in places}
+        self.of_row = [distinct[id(own)] for own in places]
+
+
+class RemoteInputs:
+    """How what the rows are given reaches the workers' hosts; see :class:`~gymbridge.engine.host.Inputs`.
+
+    Args:
+        places: of each row's env.
+        block: of all rows for the caller, of its own for a worker.
+        packer: packs what goes beside the block.
+    """
+
+    def __init__(self, places: Sequence[EnvPlaces], block: Block, packer: Packer):
+        self._placed = PlacedInputs(places, block)
+        self._packer = packer
+
+    def write(self, inputs: RoundInputs) -> Sent | None:
+        """Writes the leaves of steps that have a place; the rest, or None where there is none."""
+        given = inputs.given
+        if given is None:
+            return None
+        if isinstance(given, GivenColumns):
+            return self._write_columns(given)
+        if given.is_reset:
+            return given
+        rest = [
+            None if row is None else self._write_row(number, row, given.masks) for number, row in enumerate(given.rows)
+        ]
+        if given.masks is None and all(row is None for row in rest):
+            return None
+        return GivenRows(rest, given.masks, False)
+
+    def _write_columns(self, given: GivenColumns) -> GivenColumns | None:
+        placed = self._placed.of_row[0]
+        rest = []
+        for key, value in zip(*given, strict=True):
+            place = placed.get(key)
+            if place is None:
+                rest.append((key, value))
+            else:
+                place.copy_(value.detach())
+        return GivenColumns(tuple(key for key, _ in rest), [value for _, value in rest]) if rest else None
+
+    def _write_row(
+        self, number: int, row: TensorDictBase, masks: Sequence[torch.Tensor | None] | None
+    ) -> TensorDictBase | None:
+        if masks is not None and masks[number] is not None:  # its own batch shows what the caller has: all of it
+            return row
+        placed = self._placed.of_row[number]
+        for key, place in placed.items():
+            place[number].copy_(row.get(key).detach())
+        rest = row.exclude(*placed)
+        return None if rest.is_empty() else rest
+
+    def part(self, beside: Sent, start: int, stop: int) -> Message:
+        """What the host of some rows is to get."""
+        if isinstance(beside, GivenColumns):
+            own: Any = [beside.keys, [value[start:stop] for value in beside.values]]
+        else:
+            own = [[*beside.rows[start:stop]], beside.masks and [*beside.masks[start:stop]], beside.is_reset]
+        return Message(type(beside), self._packer.packed(own))
+
+    def read(self, beside: Message | None) -> Sent | None:
+        """In the worker: what came beside the block, from which its host reads the rest."""
+        return None if beside is None else beside.kind(*beside.parcel.unpacked())

@@ -76,7 +76,14 @@ def output_of(arguments: list[str], folder: Path, env: dict[str, str], given: st
 
 @pytest.mark.parametrize(
     "arguments",
-    [["program.py"], ["-m", "program"], ["-c", PROGRAM], ["-"], ["-O", "program.py"], ["-W", "error", "program.py"]],
+    [
+        ["program.py"],
+        ["-m", "program"],
+        ["-c", PROGRAM],
+        ["-"],
+        ["-O", "program.py"],
+        ["-W", "error::UserWarning", "program.py"],
+    ],
     ids=["file", "module", "command", "standard input", "optimised", "warnings as errors"],
 )
 def test_a_program_runs_once_however_it_is_started(
@@ -143,6 +150,35 @@ def test_an_id_that_the_program_changed_is_changed_for_all_envs(tmp_path: Path, 
     (tmp_path / "games.py").write_text(MODULE)
     lines = run_script(tmp_path, CHANGED, subprocess_env).splitlines()
     assert [line for line in lines if line != "begun"] == ["[True, True, True]"] * 3
+
+
+GLOBALS = """
+import settings
+import gymnasium as gym
+from gymbridge.vector import AsyncVectorEnv
+
+class Tells(gym.Wrapper):
+    def told(self):
+        return settings.value, value
+
+def make():
+    return Tells(gym.make("CartPole-v1"))
+
+value = settings.value = "changed"
+for context in (None, "exec", "fork"):
+    envs = AsyncVectorEnv([make], context=context)
+    print(*envs.call("told")[0])
+    envs.close()
+"""
+
+
+def test_globals_of_modules_are_those_of_a_new_import_but_for_forks(
+    tmp_path: Path, subprocess_env: dict[str, str]
+) -> None:
+    """Those of the program itself go to workers as they are when these start."""
+    (tmp_path / "settings.py").write_text("value = 'as written'")
+    lines = run_script(tmp_path, GLOBALS, subprocess_env).splitlines()
+    assert lines == ["as written changed", "as written changed", "changed changed"]
 
 
 def test_a_module_that_no_worker_can_import_is_told(tmp_path: Path) -> None:

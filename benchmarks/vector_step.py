@@ -44,6 +44,9 @@ Build = Callable[[str, int], tuple[Run, Close]]
 NUM_ACTIONS = 16
 """Batches of actions that are drawn beforehand and used in turn."""
 
+ROLLOUT = 100
+"""Steps of a rollout."""
+
 
 class BlankEnv(gym.Env):
     """Costs nothing: returns a copy of one array, ends after ``length`` steps."""
@@ -161,6 +164,16 @@ def tensordict_engine(env: Any) -> tuple[Run, Close]:
     return without_gradients(run), env.close
 
 
+def rollouts(env: Any) -> tuple[Run, Close]:
+    """``rollout`` of so many steps at a time, with random actions; the same code for gymbridge and TorchRL."""
+
+    def run(steps: int) -> None:
+        for first in range(0, steps, ROLLOUT):
+            env.rollout(min(ROLLOUT, steps - first), break_when_any_done=False)
+
+    return without_gradients(run), env.close
+
+
 def plain_step(env: Any) -> tuple[Run, Close]:
     """``step`` of one env, reset when it is done."""
     td = env.reset()
@@ -200,16 +213,20 @@ def gymbridge_serial(kind: str, num_envs: int) -> tuple[Run, Close]:
     return tensordict_engine(SerialEnv(num_envs, functools.partial(make, kind)))
 
 
-def torchrl_parallel(kind: str, num_envs: int) -> tuple[Run, Close]:
+def torchrl_parallel(
+    kind: str, num_envs: int, drive: Callable[[Any], tuple[Run, Close]] = tensordict_engine
+) -> tuple[Run, Close]:
     from torchrl.envs import ParallelEnv
 
-    return tensordict_engine(ParallelEnv(num_envs, functools.partial(torchrl_env, kind)))
+    return drive(ParallelEnv(num_envs, functools.partial(torchrl_env, kind)))
 
 
-def gymbridge_parallel(kind: str, num_envs: int) -> tuple[Run, Close]:
+def gymbridge_parallel(
+    kind: str, num_envs: int, drive: Callable[[Any], tuple[Run, Close]] = tensordict_engine
+) -> tuple[Run, Close]:
     from gymbridge import ParallelEnv
 
-    return tensordict_engine(ParallelEnv(num_envs, functools.partial(make, kind)))
+    return drive(ParallelEnv(num_envs, functools.partial(make, kind)))
 
 
 def gymbridge_parallel_piped(kind: str, num_envs: int) -> tuple[Run, Close]:
@@ -264,6 +281,18 @@ VECTOR_CANDIDATES = {
     "torchrl-parallel": Candidate("TorchRL `ParallelEnv`", torchrl_parallel, "gymbridge-parallel", by_default=False),
     "gymbridge-parallel": Candidate(
         "**gymbridge `ParallelEnv`**", gymbridge_parallel, "gymbridge-parallel", by_default=False
+    ),
+    "torchrl-parallel-rollout": Candidate(
+        f"TorchRL `ParallelEnv.rollout({ROLLOUT})`",
+        functools.partial(torchrl_parallel, drive=rollouts),
+        "gymbridge-parallel-rollout",
+        by_default=False,
+    ),
+    "gymbridge-parallel-rollout": Candidate(
+        f"**gymbridge `ParallelEnv.rollout({ROLLOUT})`**",
+        functools.partial(gymbridge_parallel, drive=rollouts),
+        "gymbridge-parallel-rollout",
+        by_default=False,
     ),
     "gymbridge-parallel-piped": Candidate(
         "**gymbridge `ParallelEnv`, `use_buffers=False`**",

@@ -55,3 +55,19 @@ def test_worker_starts_are_measured_by_every_method(subprocess_env: dict[str, st
     assert done.returncode == 0, done.stderr
     methods = [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:]]
     assert methods == ["starter", "exec", "fork", "spawn", "forkserver"]
+
+
+def test_starts_of_engines_are_measured(subprocess_env: dict[str, str]) -> None:
+    options = ["--num-workers=1", "--rounds=1", "--programs=1", "--engines=gymbridge-parallel,gymnasium-spawn"]
+    done = subprocess.run(
+        [sys.executable, PROGRAMS / "engine_start.py", *options], env=subprocess_env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()[2:]]
+    assert [row[0] for row in rows] == [
+        "**gymbridge `AsyncVectorEnv`**",
+        "**gymbridge `ParallelEnv`**",
+        'gymnasium `AsyncVectorEnv`, `context="spawn"`',
+    ]
+    assert all(float(cell.split()[0]) > 0 for row in rows for cell in row[1:])
+    assert all("(" in cell for row in rows[1:] for cell in row[1:])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
+import random
 import signal
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,8 @@ class ActingEnv(gym.Env[Any, Any]):
         self.steps = 0
         if self.act == "raise in reset":
             raise LookupError("no reset")
+        if self.act == "wait in reset":
+            self.wait()
         return self._observation(), {"options": options} if options else {}
 
     def step(self, action: Any) -> Any:
@@ -109,6 +114,26 @@ class ActingEnv(gym.Env[Any, Any]):
 
     def cores(self) -> set[int]:
         return os.sched_getaffinity(0)
+
+    def draws(self) -> tuple[float, float]:
+        """Of the random states that are global in its process."""
+        return random.random(), np.random.random()  # noqa: NPY002
+
+    def warn(self, text: str) -> str:
+        """What becomes of a warning."""
+        try:
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.warn(text, stacklevel=1)
+        except UserWarning:
+            return "raised"
+        return "seen" if seen else "ignored"
+
+    def process(self) -> int | None:
+        """The exit code of a process that it starts, 5."""
+        process = multiprocessing.get_context("fork").Process(target=sys.exit, args=(5,))
+        process.start()
+        process.join()
+        return process.exitcode
 
     def _observation(self) -> np.ndarray:
         return np.array([self.index, self.steps], np.float32)

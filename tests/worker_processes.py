@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
+
+from gymbridge.engine.workers.starter import running_starter
 
 PATIENCE = 60.0
 """Seconds after which something that should happen at once has not happened."""
@@ -56,3 +59,15 @@ def still_running(watched: dict[int, int], patience: float = PATIENCE) -> set[in
     for pidfd in watched.values():
         os.close(pidfd)
     return set(running)
+
+
+def children() -> set[int]:
+    """Child processes of this one and of its starter, dead ones included that nobody has waited for."""
+    parents = {os.getpid(), running_starter(PATIENCE).pid}
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) in parents:
+                    found.add(int(entry.name))
+    return found

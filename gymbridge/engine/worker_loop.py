@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ from gymbridge.engine.protocol import SYNC, Allocation, Answer, Call, Command, R
 from gymbridge.engine.remote_errors import ToldError
 from gymbridge.engine.shared_memory import SharedBytes
 from gymbridge.engine.workers import WorkerSide
+from gymbridge.engine.workers.registrations import restore_ids
 
 __all__ = ["EnvWorker"]
 
@@ -56,7 +57,7 @@ class EnvWorker:
         if "torch" in sys.modules:  # its generator is one that all forks of a process have
             sys.modules["torch"].manual_seed(int.from_bytes(os.urandom(8), "little"))
         try:
-            envs = make_all(self.makers, *self.options.kinds, first=self.first_row)
+            envs = make_all(_with_ids_restored(self.makers), *self.options.kinds, first=self.first_row)
         except Exception as error:
             mailbox.put(packed_for_caller((ToldError.of(error), getattr(error, "env_index", None)), "an error"))
             side.wake.signal(Answer.FAILED)
@@ -65,6 +66,13 @@ class EnvWorker:
             sys.modules["torch"].set_num_threads(self.num_threads)
         with suppress(EOFError, BrokenPipeError):  # the caller is gone
             _Service(envs, self.options, self.first_row, side, mailbox).run()
+
+
+def _with_ids_restored(makers: Sequence[Callable[[], Any]]) -> Iterator[Callable[[], Any]]:
+    """The makers, each of which finds the gymnasium ids as the caller has them, whatever the one before imported."""
+    for maker in makers:
+        restore_ids()
+        yield maker
 
 
 class _Service:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import multiprocessing
+import os
+import random
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode
 from vector_classes import travels
 from waiting_envs import acting, release
-from zoo import ObjectEnv
+from zoo import OBJECT_SPACES, ObjectEnv
 
 from gymbridge.errors import CallTimeoutError
 from gymbridge.vector import AsyncVectorEnv, SyncVectorEnv
@@ -102,7 +106,79 @@ def test_results_are_those_of_gymnasiums_own(family: str, mode: AutoresetMode, s
     ours.close(), theirs.close()
 
 
-def test_signature_attributes_and_repr() -> None:
+SPACES: dict[str, spaces.Space] = {
+    "box": spaces.Box(-1, 1, (2,), np.float32),
+    "number": spaces.Box(-1, 1, (), np.float64),
+    "half": spaces.Box(-1, 1, (2,), np.float16),
+    "image": spaces.Box(0, 255, (2, 3), np.uint8),
+    "integers": spaces.Box(-5, 5, (2,), np.int64),
+    "bools": spaces.Box(0, 1, (2,), np.bool_),
+    "nothing": spaces.Box(-1, 1, (3, 0), np.float32),
+    "discrete": spaces.Discrete(4, start=-2),
+    "multi_discrete": spaces.MultiDiscrete([2, 3]),
+    "table": spaces.MultiDiscrete([[2, 3], [4, 5]], dtype=np.int8),
+    "multi_binary": spaces.MultiBinary((2, 2)),
+    "dict": spaces.Dict(dict(NESTED.spaces)),  # with its keys in the order of gymnasium's batched space
+    "tuple": spaces.Tuple([spaces.Discrete(2), spaces.Dict(x=BOX)]),
+}
+
+
+@pytest.mark.newest_gymnasium
+@pytest.mark.filterwarnings("ignore:.*length of a multi-dimensional MultiDiscrete")
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("name", [*SPACES, *OBJECT_SPACES])
+def test_every_kind_of_space_is_as_gymnasiums_own_has_it(name: str, mode: AutoresetMode) -> None:
+    """With shared memory and without, which gymnasium's own needs for spaces whose samples are no arrays."""
+    space = SPACES.get(name) or OBJECT_SPACES[name]
+    fns = [lambda: ObjectEnv(space)] * 3
+    theirs = gym.vector.AsyncVectorEnv(fns, shared_memory=name in SPACES, autoreset_mode=mode)
+    each = [AsyncVectorEnv(fns, shared, autoreset_mode=mode, num_workers=2) for shared in (True, False)]
+    theirs.action_space.seed(3)
+    expected: Any = theirs.reset(seed=1)
+    for ours in each:
+        assert_same(ours.reset(seed=1), expected, "reset")
+    for step in range(8):
+        actions = theirs.action_space.sample()
+        *their, infos = theirs.step(actions)
+        if name in SPACES:
+            infos = with_final_obs_in_space(infos, space)
+        assert mode is not AutoresetMode.SAME_STEP or ("final_obs" in infos) == (step % 3 == 2)
+        for ours in each:
+            *our, our_infos = ours.step(actions)
+            assert_same((*our, in_order(our_infos)), (*their, in_order(infos)), f"step {step}")
+        if mode is AutoresetMode.DISABLED and (their[2] | their[3]).any():
+            expected = theirs.reset(seed=step)
+            for ours in each:
+                assert_same(ours.reset(seed=step), expected, f"reset after step {step}")
+    for ours in each:
+        assert_same(ours.get_attr("actions"), theirs.get_attr("actions"))
+        ours.close()
+    theirs.close()
+
+
+@pytest.mark.newest_gymnasium
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(AsyncVectorEnv, gym.vector.AsyncVectorEnv), (SyncVectorEnv, gym.vector.SyncVectorEnv)],
+    ids=["async", "sync"],
+)
+def test_methods_take_gymnasiums_arguments(ours: Any, theirs: Any) -> None:
+    """All of them but ``worker``, in the same order, with the same defaults; what is ours alone comes after them."""
+
+    def arguments(cls: Any, name: str) -> list[Any]:
+        parameters = inspect.signature(getattr(cls, name)).parameters.values()
+        return [(each.name, each.kind, each.default) for each in parameters if each.name != "worker"]
+
+    public = [name for name in dir(theirs) if not name.startswith("_") and inspect.isfunction(getattr(theirs, name))]
+    assert {"reset", "step", "call", "get_attr", "set_attr", "render", "close"} <= set(public)
+    for name in ("__init__", *public):
+        expected = arguments(theirs, name)
+        own = arguments(ours, name)
+        assert own[: len(expected)] == expected, name
+        assert all(kind is inspect.Parameter.KEYWORD_ONLY for _, kind, _ in own[len(expected) :]), name
+
+
+def test_attributes_and_repr() -> None:
     ours, theirs = AsyncVectorEnv(FAMILIES["nested"]), gym.vector.AsyncVectorEnv(FAMILIES["nested"])
     for name in ("observation_space", "single_observation_space", "action_space", "single_action_space"):
         assert getattr(ours, name) == getattr(theirs, name)
@@ -129,6 +205,56 @@ def test_the_number_of_workers_changes_nothing(num_workers: int) -> None:
         assert_same(ours.reset(options={"reset_mask": mask}), local.reset(options={"reset_mask": mask}))
     assert_same(ours.get_attr("calls"), local.get_attr("calls"))
     ours.close()
+
+
+CONTEXTS = (None, "exec", "fork", "spawn", "forkserver")
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_what_workers_take_over_and_what_they_do_not(context: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warnings filters; but neither MPI's variables nor random states, which no two have and the caller keeps."""
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
+    monkeypatch.setenv("GYMBRIDGE_TEST", "3")
+    random.seed(0), np.random.seed(0)  # noqa: NPY002
+    before = random.getstate(), repr(np.random.get_state())  # noqa: NPY002
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="bad")
+        warnings.filterwarnings("ignore", message="old")
+        each = [AsyncVectorEnv(acting(2), context=context, num_workers=2) for _ in range(2)]
+    assert (random.getstate(), repr(np.random.get_state())) == before  # noqa: NPY002
+    draws = [draw for envs in each for pair in envs.call("draws") for draw in pair]
+    assert len({*draws, random.random(), np.random.random()}) == 2 * 2 * 2 + 2  # noqa: NPY002
+    envs, other = each
+    assert envs.call("warn", "bad news") == ("raised",) * 2
+    assert envs.call("warn", "old news") == ("ignored",) * 2
+    assert envs.call("warn", "news") == ("seen",) * 2
+    assert envs.call("variable", "OMPI_COMM_WORLD_RANK") == (None,) * 2
+    assert envs.call("variable", "GYMBRIDGE_TEST") == ("3",) * 2
+    envs.close(), other.close()
+
+
+@pytest.mark.parametrize("daemon", [True, False])
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_an_env_may_start_processes_unless_daemonic(context: str | None, daemon: bool) -> None:
+    """And is by ``multiprocessing``'s own rule only, which holds for workers that it started."""
+    envs = AsyncVectorEnv(acting(2), context=context, daemon=daemon, num_workers=2)
+    if daemon and context in ("fork", "spawn", "forkserver"):
+        with pytest.raises(AssertionError, match="daemonic processes are not allowed to have children"):
+            envs.call("process")
+    else:
+        assert envs.call("process") == (5, 5)
+    envs.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this platform binds no process to cores")
+@pytest.mark.parametrize("context", [None, "fork"])
+def test_workers_have_the_cores_that_they_are_given(context: str | None) -> None:
+    usable = sorted(os.sched_getaffinity(0))
+    for given in ([usable[:1], usable], [{usable[-1]}, range(usable[0], usable[0] + 1)]):
+        envs = AsyncVectorEnv(acting(4), context=context, num_workers=2, worker_affinity=given)
+        assert envs.call("cores") == tuple(set(given[worker]) for worker in (0, 0, 1, 1))
+        envs.close()
+    assert sorted(os.sched_getaffinity(0)) == usable
 
 
 @pytest.mark.parametrize("context", ["exec", "fork", "spawn", "forkserver"])
@@ -282,13 +408,16 @@ def test_the_first_env_that_raises(cls: Any) -> None:
 
 
 @OURS_AND_THEIRS
-@pytest.mark.parametrize("what", ["step", "call"])
+@pytest.mark.parametrize("what", ["reset", "step", "call"])
 def test_a_wait_that_takes_too_long(cls: Any, what: str, tmp_path: Path) -> None:
     envs = cls(acting(2, tmp_path))
     envs.reset(seed=0)
     if what == "step":
         envs.set_attr("act", ["", "wait"])
         envs.step_async(ACTIONS)
+    elif what == "reset":
+        envs.set_attr("act", ["", "wait in reset"])
+        envs.reset_async(seed=1)
     else:
         envs.call_async("wait")
     with pytest.raises(multiprocessing.TimeoutError) as raised:
@@ -299,15 +428,15 @@ def test_a_wait_that_takes_too_long(cls: Any, what: str, tmp_path: Path) -> None
         assert isinstance(raised.value, CallTimeoutError)
         assert isinstance(raised.value, TimeoutError)
         threads = [threading.Thread(target=release, args=(tmp_path, index)) for index in range(2)]
-        for thread in threads[what == "step" :]:
+        for thread in threads[what != "call" :]:
             thread.start()
         envs.set_attr("act", "")  # waits for what was under way
-        if what == "step":
+        if what != "call":
             with pytest.raises(ResetNeeded, match=r"envs \[0, 1\] .* interrupted"):
                 envs.step(ACTIONS)
             envs.reset()
         assert envs.step(ACTIONS)[0][:, 1].tolist() == [1, 1]
-        for thread in threads[what == "step" :]:
+        for thread in threads[what != "call" :]:
             thread.join()
     envs.close(terminate=True)
 

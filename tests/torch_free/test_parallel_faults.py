@@ -19,7 +19,7 @@ import waiting_envs
 from gymnasium.error import ResetNeeded
 from vector_classes import travels
 from waiting_envs import ActingEnv, acting, closed_envs
-from worker_processes import PATIENCE, run_script, start_script, still_running, watch
+from worker_processes import PATIENCE, children, run_script, start_script, still_running, watch
 
 from gymbridge.engine.remote_errors import RemoteTraceback
 from gymbridge.errors import RemoteEnvError, UnpicklableError, WorkerDiedError, WorkerStartError
@@ -178,6 +178,20 @@ def test_a_maker_that_cannot_be_pickled_is_named() -> None:
     envs.close()
 
 
+def test_an_open_file_in_a_maker_is_named(folder: Path) -> None:
+    with (folder / "log").open("w") as log:
+
+        def make() -> gym.Env:
+            log.write("made")
+            log.flush()
+            return ActingEnv()
+
+        with pytest.raises(UnpicklableError, match=r"the maker of env 0 .*closure variable 'log'.*context=\"fork\""):
+            AsyncVectorEnv([make])
+        AsyncVectorEnv([make], context="fork").close()
+    assert (folder / "log").read_text() == "made"
+
+
 class OnlyHere:
     """A maker that pickles, and cannot be unpickled in a worker."""
 
@@ -328,10 +342,13 @@ def test_dropping_it_unclosed_ends_everything(folder: Path, act: str) -> None:
 
 
 def test_nothing_is_left_after_many(folder: Path) -> None:
-    """Neither descriptors nor processes nor mappings, after 200 that were closed and 50 that were dropped."""
+    """No descriptor, process, mapping or file of shared memory, after 200 that were closed and 50 that were dropped."""
 
     def mappings() -> int:
         return Path("/proc/self/maps").read_text().count("gymbridge")
+
+    def named() -> list[str]:
+        return [name for name in os.listdir("/dev/shm") if str(os.getpid()) in name]
 
     watched: dict[int, int] = {}
 
@@ -342,18 +359,22 @@ def test_nothing_is_left_after_many(folder: Path) -> None:
         return envs
 
     one().close()
-    before = descriptors(), mappings()
+    before, processes = (descriptors(), mappings(), named()), children()
     for _ in range(200):
         envs = one()
         envs.close()
         assert mappings() == before[1]
+    assert (descriptors(), mappings(), named()) == before
+    assert children() <= processes
     for _ in range(50):
         envs = one()
         watched |= watch(workers_of(envs))
     del envs
     gc.collect()
     assert not still_running(watched)
-    assert (descriptors(), mappings()) == before
+    assert (descriptors(), mappings(), named()) == before
+    one().close()  # by then the starter has waited for those before
+    assert children() <= processes
 
 
 SCRIPT = """

@@ -16,7 +16,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from worker_processes import PATIENCE, run_script, start_script, still_running, watch
+from worker_processes import PATIENCE, children, run_script, start_script, still_running, watch
 
 from gymbridge.engine.workers import WorkerProcess, WorkerSide, start_worker
 from gymbridge.engine.workers.parent_death import die_with_lifeline
@@ -135,18 +135,6 @@ def test_no_descriptor_and_no_process_is_left_behind(method: str) -> None:
         start_and_stop()
     gc.collect()
     assert (descriptors(), descriptors(starter), children()) == before
-
-
-def children() -> set[int]:
-    """Child processes of this one and of its starter, dead ones included."""
-    parents = {os.getpid(), running_starter(PATIENCE).pid}
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) in parents:
-                    found.add(int(entry.name))
-    return found
 
 
 def test_a_start_that_fails_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:

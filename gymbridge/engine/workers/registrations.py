@@ -8,6 +8,7 @@ the user's registered them; and, for entry points that name ``__main__``, what t
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -18,12 +19,33 @@ from gymnasium.envs.registration import EnvSpec, registry
 from gymbridge.engine.workers.pickling import dumps
 from gymbridge.errors import UnpicklableError
 
-__all__ = ["Registrations", "registered"]
+__all__ = ["Registrations", "expect_ids_again", "registered", "restore_ids"]
+
+_sent: dict[str, EnvSpec] = {}
+"""In a worker: the ids that it was given."""
 
 
 def registered() -> dict[str, EnvSpec]:
     """What is registered in this process now: gymnasium ids and their specs."""
     return dict(registry)
+
+
+def expect_ids_again() -> None:
+    """Has gymnasium not warn in this process of an id that is taken: in a worker that is no news.
+
+    A module registers its ids when it is imported, in a worker that has been given them already; and a maker that
+    registers one is called there more than once.
+    """
+    warnings.filterwarnings("ignore", r".*WARN: Overriding environment .* already in registry", UserWarning)
+
+
+def restore_ids() -> None:
+    """Has the ids that this worker was given mean again what they were given as.
+
+    A module that was imported meanwhile, to make an env, has registered its ids as they are without what the user
+    changed of them.
+    """
+    registry.update(_sent)
 
 
 @dataclass(frozen=True)
@@ -77,13 +99,14 @@ class Registrations:
                 continue
         for id_, spec in self.specs.items():
             if isinstance(spec, str):
-                registry[id_] = EnvSpec(id_, entry_point=_Refusal(spec))
+                _sent[id_] = EnvSpec(id_, entry_point=_Refusal(spec))
                 continue
             try:
-                registry[id_] = cloudpickle.loads(spec)
+                _sent[id_] = cloudpickle.loads(spec)
             except Exception as error:
                 why = f"the registration of {id_!r} could not be read in this worker: {type(error).__name__}: {error}"
-                registry[id_] = EnvSpec(id_, entry_point=_Refusal(why))
+                _sent[id_] = EnvSpec(id_, entry_point=_Refusal(why))
+        restore_ids()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from gymbridge.engine.workers.registrations import Registrations, registered
+from gymbridge.engine.workers.registrations import Registrations, expect_ids_again, registered
 from gymbridge.engine.workers.warning_filters import WarningFilter, current_filters, set_filters
 
 __all__ = ["Surroundings", "reseed", "without_mpi"]
@@ -111,4 +111,5 @@ def apply(packed: bytes) -> None:
     sys.argv[:] = plain["argv"]
     importlib.invalidate_caches()
     set_filters(plain["warnings_filters"])
+    expect_ids_again()
     plain["registrations"].apply()

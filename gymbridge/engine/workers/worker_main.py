@@ -17,6 +17,7 @@ from gymbridge.engine.workers.channel import Channel, StartFailure
 from gymbridge.engine.workers.descriptors import anonymous_file, close_all, read_file
 from gymbridge.engine.workers.interpreter import own_signals
 from gymbridge.engine.workers.parent_death import die_with_lifeline
+from gymbridge.engine.workers.registrations import expect_ids_again
 from gymbridge.engine.workers.wake import WakeEnd
 
 __all__ = ["Job", "WorkerDescriptors", "WorkerSide", "executed", "run_job", "run_payload", "write_payload"]
@@ -101,6 +102,7 @@ def run_job(side: WorkerSide, load: Callable[[], Job]) -> int:
     # a process that the env forks would else hold our pipes open, and the parent would wait for their end
     os.register_at_fork(after_in_child=side.close)
     surroundings.reseed()
+    expect_ids_again()
     try:
         try:
             job = load()

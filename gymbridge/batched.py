@@ -63,6 +63,9 @@ class BatchedEnvBase(EngineEnv):
             are. The key of a group stands for all in it.
         copy: what is returned stays as it is. With False, results of gymnasium envs are views, valid until the next
             call, but for those of ``rollout``; those of TensorDict envs are the caller's own either way.
+        non_blocking: what is returned on a CUDA device is moved there in one copy a call, from pinned memory, for which
+            this process does not wait: read it on the stream that was current. Elsewhere, and for lazy stacks, a move
+            is waited for either way.
         auto_wrap_envs: here for TorchRL's callers; makers of any kind work, lambdas included.
 
     Raises:
@@ -89,6 +92,7 @@ class BatchedEnvBase(EngineEnv):
         selected_keys: Sequence[NestedKey] | None = None,
         excluded_keys: Sequence[NestedKey] | None = None,
         copy: bool = True,
+        non_blocking: bool = False,
         auto_wrap_envs: bool = True,
     ):
         if num_workers is not None:
@@ -116,6 +120,7 @@ class BatchedEnvBase(EngineEnv):
         self._policy_outputs: TensorDictBase | None = None
         self._selection = Selection(selected_keys, excluded_keys)
         self._copy = copy
+        self._non_blocking = non_blocking
 
     @property
     def device(self) -> torch.device | None:
@@ -368,7 +373,15 @@ class SerialEnv(BatchedEnvBase):
         face_options = options[0] or GymFaceOptions()
         engine: LocalEngine[Any, GymEnvDescription] = LocalEngine(envs, face_options.host)
         engine.allocate()
-        return GymFace(engine, torch.Size([self.num_envs]), self._device, face_options, self._selection, self._copy)
+        return GymFace(
+            engine,
+            torch.Size([self.num_envs]),
+            self._device,
+            face_options,
+            self._selection,
+            self._copy,
+            self._non_blocking,
+        )
 
     def _tensordict_face(self, made: list[Any]) -> EngineFace:
         envs = [env if isinstance(env, EnvBase) else GymEnv(env) for env in made]
@@ -385,7 +398,7 @@ class SerialEnv(BatchedEnvBase):
         options = TensorDictHostOptions(gradients, stacks=not self._share_individual_td)
         engine: LocalEngine[EnvBase, TensorDictEnvDescription] = LocalEngine(envs, options)
         engine.allocate()
-        return TensorDictFace(engine, self._device, self._selection, self._share_individual_td)
+        return TensorDictFace(engine, self._device, self._selection, self._share_individual_td, self._non_blocking)
 
     def _take_device(self, envs: list[EnvBase]) -> None:
         self._take_common_device({env.device for env in envs})

@@ -229,7 +229,15 @@ class ParallelEnv(BatchedEnvBase):
         face_options: GymFaceOptions = options[0] or GymFaceOptions()
         engine.describe(WrappedGymOptions(face_options.host) if wrapped[0] else face_options.host)
         engine.allocate()
-        return GymFace(engine, torch.Size([self.num_envs]), self._device, face_options, self._selection, self._copy)
+        return GymFace(
+            engine,
+            torch.Size([self.num_envs]),
+            self._device,
+            face_options,
+            self._selection,
+            self._copy,
+            self._non_blocking,
+        )
 
     def _tensordict_face(self, engine: ParallelEngine[Any], kinds: list[Any]) -> EngineFace:
         self._take_device(kinds, gymnasium_too=True)
@@ -247,7 +255,9 @@ class ParallelEnv(BatchedEnvBase):
         )
         engine.describe(options)
         engine.allocate()
-        return RemoteTensorDictFace(engine, self._device, self._selection, self._share_individual_td)
+        return RemoteTensorDictFace(
+            engine, self._device, self._selection, self._share_individual_td, self._non_blocking
+        )
 
     def _take_device(self, kinds: list[Any], gymnasium_too: bool = False) -> None:
         devices = {kind.device for kind in kinds if isinstance(kind, EnvKind)}

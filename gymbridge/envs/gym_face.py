@@ -21,6 +21,7 @@ from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
 from gymbridge.engine.host import Engine, Report
 from gymbridge.engine.reader import BlockReader
 from gymbridge.envs.action_leaves import TensorDictActionLeaves
+from gymbridge.envs.device_moves import move_to
 from gymbridge.envs.done_groups import FLAGS
 from gymbridge.envs.engine_face import EngineFace, Rows
 from gymbridge.envs.info_specs import info_leaves
@@ -84,6 +85,7 @@ class GymFace(EngineFace):
         options: how the envs look; the engine's hosts run them with ``options.host``.
         selection: which keys are returned.
         copy: whether what is returned is the caller's own; if not, it may change in the next call.
+        non_blocking: see :func:`~gymbridge.envs.device_moves.move_to`.
     """
 
     def __init__(
@@ -94,12 +96,15 @@ class GymFace(EngineFace):
         options: GymFaceOptions,
         selection: Selection = ALL_KEYS,
         copy: bool = True,
+        non_blocking: bool = False,
     ):
         super().__init__(engine, batch_size, device)
         env = engine.descriptions[0]
         self._options = options
         self._selection = selection
         self._copy = copy
+        self._non_blocking = non_blocking
+        self._move = move_to(device or torch.device("cpu"), non_blocking=non_blocking)
         specs = _batched_specs(env, batch_size, device, options, selection)
         self._take_specs(specs)
         observations = specs["observation"]
@@ -129,7 +134,8 @@ class GymFace(EngineFace):
 
     def on(self, device: torch.device) -> GymFace:
         """The same engine's face on another device."""
-        return GymFace(self.engine, self.batch_size, device, self._options, self._selection, self._copy)
+        choices = self._options, self._selection, self._copy, self._non_blocking
+        return GymFace(self.engine, self.batch_size, device, *choices)
 
     @contextmanager
     def copying(self) -> Iterator[None]:
@@ -150,7 +156,7 @@ class GymFace(EngineFace):
 
     def _next_of(self, tensordict: TensorDictBase, untouched: Rows | None, report: Report) -> TensorDict:
         """Observation and infos of the step, with reward and flags."""
-        copied = self._copy or untouched is not None
+        copied = (self._copy and not self._moves) or untouched is not None  # a move is a copy
         return self._outcome([array.copy() for array in self._next] if copied else self._next, tensordict, untouched)
 
     def _latest_of(self, tensordict: TensorDictBase, untouched: Rows | None, report: Report) -> TensorDict:
@@ -218,12 +224,9 @@ class GymFace(EngineFace):
     def _tensors(self, arrays: Sequence[Array]) -> list[Any]:
         if not self._objects and not self._moves:  # the usual case
             return [_from_numpy(array) for array in arrays]
-        return [
-            self._objects[position].entry(array)
-            if position in self._objects
-            else _from_numpy(array).to(self._device or "cpu")
-            for position, array in enumerate(arrays)
-        ]
+        plain = {at: _from_numpy(array) for at, array in enumerate(arrays) if at not in self._objects}
+        moved: dict[int, Any] = dict(zip(plain, self._move([*plain.values()]), strict=True))
+        return [moved[at] if at in moved else self._objects[at].entry(array) for at, array in enumerate(arrays)]
 
 
 def _batched_specs(

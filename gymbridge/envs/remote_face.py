@@ -39,7 +39,8 @@ class RemoteTensorDictFace(TensorDictFace):
 
     Args:
         engine: the engine, of envs with a :class:`~gymbridge.envs.remote_host.RemoteEnvDescription`.
-        device, selection, share_individual_td: see :class:`~gymbridge.envs.tensordict_face.TensorDictFace`.
+        device, selection, share_individual_td, non_blocking: see
+            :class:`~gymbridge.envs.tensordict_face.TensorDictFace`.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class RemoteTensorDictFace(TensorDictFace):
         device: torch.device | None,
         selection: Selection = ALL_KEYS,
         share_individual_td: bool | None = None,
+        non_blocking: bool = False,
     ):
-        super().__init__(engine, device, selection, share_individual_td)
+        super().__init__(engine, device, selection, share_individual_td, non_blocking)
         kinds = {
             id(env): _Outputs(env, description, engine.block)
             for env, description in reversed([*zip(self._envs, engine.descriptions, strict=True)])

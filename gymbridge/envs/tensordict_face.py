@@ -10,6 +10,7 @@ import torch
 from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict, TensorDictBase
 
 from gymbridge.engine.host import Engine, Report
+from gymbridge.envs.device_moves import move_to
 from gymbridge.envs.engine_face import EngineFace, Rows
 from gymbridge.envs.env_specs import (
     KINDS,
@@ -57,6 +58,7 @@ class TensorDictFace(EngineFace):
         device: where what is returned is to be; None leaves each leaf where it is.
         selection: which keys are returned.
         share_individual_td: True for lazy stacks, False for dense results, None for these where they can be.
+        non_blocking: see :func:`~gymbridge.envs.device_moves.move_to`; of dense results.
 
     Raises:
         ValueError: envs of differing batch sizes, an action that is left out, or ``share_individual_td=False`` over
@@ -71,12 +73,15 @@ class TensorDictFace(EngineFace):
         device: torch.device | None,
         selection: Selection = ALL_KEYS,
         share_individual_td: bool | None = None,
+        non_blocking: bool = False,
     ):
         envs = [description.specs for description in engine.descriptions]
         super().__init__(engine, torch.Size((len(envs), *_common_batch_size(envs))), device)
         self.waits_for_reset = [description.is_gym_env for description in engine.descriptions]
         self._selection = selection
         self._share_individual_td = share_individual_td
+        self._non_blocking = non_blocking
+        self._move = move_to(device, non_blocking=non_blocking)
         self._envs = first_alike(envs)
         for env in envs:
             selection.require(env.full_action_spec, *_states_observed(env))
@@ -117,7 +122,7 @@ class TensorDictFace(EngineFace):
 
     def on(self, device: torch.device) -> TensorDictFace:
         """The same engine's face on another device."""
-        face = type(self)(self.engine, device, self._selection, self._share_individual_td)
+        face = type(self)(self.engine, device, self._selection, self._share_individual_td, self._non_blocking)
         face._last, face._last_outputs = self._last, self._last_outputs
         return face
 
@@ -360,13 +365,18 @@ class TensorDictFace(EngineFace):
         if rows.layout is not None:
             positions, assemble = self._assembler_of(rows.layout)
             columns = [rows.columns[position] for position in positions]
-            return assemble([column.to(self._device) for column in columns] if self._moves else columns)
+            return assemble(self._move(columns) if self._moves else columns)
         outputs = [out for _, out in rows.items()]
         layout, _, is_complete = outputs[0]
         if layout.has_extras or any(out.layout is not layout or out.is_complete is not is_complete for out in outputs):
             return None
         positions, assemble = self._assembler_of(layout)
-        stacked = assemble([self._column([out.values[position] for out in outputs]) for position in positions])
+        columns = [self._column([out.values[position] for out in outputs]) for position in positions]
+        if self._moves:
+            plain = [column for column in columns if isinstance(column, torch.Tensor)]
+            moved = iter(self._move(plain))
+            columns = [next(moved) if isinstance(column, torch.Tensor) else column for column in columns]
+        stacked = assemble(columns)
         return stacked if is_complete else self.groups.completed(stacked)
 
     def _assembler_of(self, layout: RowLayout) -> tuple[list[int], Assembler]:
@@ -385,8 +395,7 @@ class TensorDictFace(EngineFace):
             values = [value.to(self._device) for value in values]
         if not isinstance(values[0], torch.Tensor):
             return NonTensorStack(*values)
-        stacked = torch.stack(values)
-        return stacked.to(self._device) if self._moves else stacked
+        return torch.stack(values)
 
     def _root_after(self, following: TensorDictBase, report: Report) -> TensorDictBase | None:
         """The root after a step of all envs, in tensors of its own; None where it takes a look at each row."""

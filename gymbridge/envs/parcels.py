@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+from functools import cache
 from typing import Any, NamedTuple
 
+import cloudpickle
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict
 
@@ -12,33 +15,21 @@ from gymbridge.envs.tensordicts import non_tensor, tensordict_of
 __all__ = ["Packer", "Parcel"]
 
 _ALIGNMENT = 16
-_NO_BATCH = torch.Size()
+_SMALL_BYTES = 4096
+"""Tensors of no more are copied once more than they need be, which takes a fraction of the calls."""
 _CPU = torch.device("cpu")
 
 
-class _Group(NamedTuple):
-    entries: dict[str, Any]
-    batch_size: tuple[int, ...]
-    device: str | None
+_GROUP, _STACK, _DATA, _WHOLE, _LIST, _TUPLE, _DICT = range(7)
+"""What a part of the contents is; tuples of built-in types pickle fastest."""
 
-
-class _Stack(NamedTuple):
-    parts: list[Any]
-    dim: int
-
-
-class _Data(NamedTuple):
-    data: Any
-
-
-class _Whole(NamedTuple):
-    value: Any
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 class _Place(NamedTuple):
     """Where a tensor lies."""
 
-    dtype: torch.dtype
+    dtype: str
     shape: tuple[int, ...]
     buffer: int
     offset: int
@@ -50,25 +41,25 @@ class Parcel(NamedTuple):
     """What has been packed; it pickles without any tensor.
 
     Attributes:
-        content: the values, with a number in place of each tensor.
-        places: where each tensor lies in ``buffers``.
+        contents: the pickle of the values, with a number in place of each tensor, and of where each tensor lies in
+            ``buffers``.
         buffers: the bytes.
     """
 
-    content: Any
-    places: list[_Place]
+    contents: bytes
     buffers: list[bytearray]
 
     def unpacked(self) -> Any:
         """The values; their tensors are views of ``buffers``, which nobody else has."""
-        tensors = [self._tensor(place) for place in self.places]
-        return _unpacked(self.content, tensors)
+        content, places = pickle.loads(self.contents)
+        return _unpacked(content, [self._tensor(_Place(*place)) for place in places])
 
     def _tensor(self, place: _Place) -> torch.Tensor:
+        dtype = getattr(torch, place.dtype)
         if not place.size:
-            return torch.empty(place.shape, dtype=place.dtype, device=place.device or _CPU)
+            return torch.empty(place.shape, dtype=dtype, device=place.device or _CPU)
         buffer = self.buffers[place.buffer]
-        made = torch.frombuffer(buffer, dtype=place.dtype, count=place.size, offset=place.offset).view(place.shape)
+        made = torch.frombuffer(buffer, dtype=dtype, count=place.size, offset=place.offset).view(place.shape)
         return made if place.device is None else made.to(place.device)
 
 
@@ -97,59 +88,48 @@ class Packer:
         Raises:
             TypeError: with ``consolidate``, a tensor that has no plain bytes: a sparse one, say.
         """
-        arrays: list[Any] = []
-        places: list[_Place] = []
-        content = self._content(value, arrays, places)
-        if not self._consolidate:
-            return Parcel(content, places, [bytearray(array) for array in arrays])
-        end = places[-1].offset + arrays[-1].nbytes if places else 0
-        buffer = bytearray(end)
-        view = memoryview(buffer)
-        for array, place in zip(arrays, places, strict=True):
-            view[place.offset : place.offset + array.nbytes] = array
-        return Parcel(content, places, [buffer])
+        packing = _Packing()
+        content = self._content(value, packing)
+        contents = content, [tuple(place) for place in packing.places]
+        # what only the caller's __main__ knows takes cloudpickle, which costs several times as much
+        pickled: bytes = pickle.dumps(contents, 5) if packing.is_plain else cloudpickle.dumps(contents)
+        return Parcel(pickled, packing.buffers)
 
-    def _content(self, value: Any, arrays: list[Any], places: list[_Place]) -> Any:
+    def _content(self, value: Any, packing: _Packing) -> Any:
         kind = type(value)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
-            return self._put(value, arrays, places)
+            return self._put(value, packing)
         if kind is TensorDict:
-            entries = {name: self._content(part, arrays, places) for name, part in value._tensordict.items()}
-            return _Group(entries, tuple(value.batch_size), self._device(value.device))
+            entries = {name: self._content(part, packing) for name, part in value._tensordict.items()}
+            return _GROUP, entries, tuple(value.batch_size), self._device(value.device)
         if kind is LazyStackedTensorDict:
-            parts = [self._content(part, arrays, places) for part in value.tensordicts]
-            return _Stack(parts, value.stack_dim)
+            return _STACK, [self._content(part, packing) for part in value.tensordicts], value.stack_dim
         if kind is NonTensorData and not value.batch_size:
-            return _Data(value.data)
+            packing.is_plain = packing.is_plain and type(value.data) in _PLAIN
+            return _DATA, value.data
         if kind is list or kind is tuple:
-            return kind(self._content(part, arrays, places) for part in value)
+            return (_LIST if kind is list else _TUPLE), [self._content(part, packing) for part in value]
         if kind is dict:
-            return {key: self._content(part, arrays, places) for key, part in value.items()}
-        return _Whole(value)
+            return _DICT, {key: self._content(part, packing) for key, part in value.items()}
+        packing.is_plain = packing.is_plain and kind in _PLAIN
+        return _WHOLE, value
 
-    def _put(self, tensor: torch.Tensor, arrays: list[Any], places: list[_Place]) -> Any:
+    def _put(self, tensor: torch.Tensor, packing: _Packing) -> Any:
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
             if self._consolidate:
                 raise TypeError(
                     f"consolidate: got True with a tensor of {tensor.layout} and {tensor.dtype}, which cannot be "
                     f"packed into one; give consolidate=False"
                 )
-            return _Whole(tensor.detach().cpu())
+            packing.is_plain = False
+            return _WHOLE, tensor.detach().cpu()
         device = self._device(tensor.device) if self._keeps_devices and tensor.device != _CPU else None
         shape = tuple(tensor.shape)
         if tensor.is_meta:  # which holds no values
             tensor = torch.empty(0, dtype=tensor.dtype)
-        flat = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
-        array = memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
-        buffer = offset = 0
-        if not self._consolidate:
-            buffer = len(arrays)
-        elif places:
-            end = places[-1].offset + arrays[-1].nbytes
-            offset = -(-end // _ALIGNMENT) * _ALIGNMENT
-        arrays.append(array)
-        places.append(_Place(tensor.dtype, shape, buffer, offset, flat.shape[0], device))
-        return len(places) - 1
+        buffer, offset = packing.put(_bytes_of(tensor), in_one=self._consolidate)
+        packing.places.append(_Place(_name_of(tensor.dtype), shape, buffer, offset, tensor.numel(), device))
+        return len(packing.places) - 1
 
     def _device(self, device: torch.device | None) -> str | None:
         if device is None:
@@ -157,20 +137,57 @@ class Packer:
         return str(device) if self._keeps_devices else "cpu"
 
 
+class _Packing:
+    """A parcel in the making."""
+
+    def __init__(self) -> None:
+        self.places: list[_Place] = []
+        self.buffers: list[bytearray] = []
+        self.is_plain = True
+        """Whether the contents are of types that every process knows."""
+
+    def put(self, data: Any, *, in_one: bool) -> tuple[int, int]:
+        """Appends bytes to the one buffer, or to a new one; which it is, and where they begin."""
+        if not in_one or not self.buffers:
+            self.buffers.append(bytearray(data))
+            return len(self.buffers) - 1, 0
+        buffer = self.buffers[0]
+        buffer += bytes(-len(buffer) % _ALIGNMENT)
+        offset = len(buffer)
+        buffer += data
+        return 0, offset
+
+
+def _bytes_of(tensor: torch.Tensor) -> Any:
+    if tensor.nbytes <= _SMALL_BYTES and tensor.dtype is not torch.bfloat16:
+        try:
+            return tensor.numpy(force=True).tobytes()
+        except TypeError:  # a dtype that numpy does not have
+            pass
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
+@cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _unpacked(content: Any, tensors: list[torch.Tensor]) -> Any:
-    kind = type(content)
-    if kind is int:
+    if type(content) is int:
         return tensors[content]
-    if kind is _Group:
-        entries: Any = {name: _unpacked(part, tensors) for name, part in content.entries.items()}
-        device = None if content.device is None else torch.device(content.device)
-        return tensordict_of(entries, torch.Size(content.batch_size), device)
-    if kind is _Stack:
-        return LazyStackedTensorDict(*(_unpacked(part, tensors) for part in content.parts), stack_dim=content.dim)
-    if kind is _Data:
-        return non_tensor(content.data)
-    if kind is _Whole:
-        return content.value
-    if kind is dict:
-        return {key: _unpacked(part, tensors) for key, part in content.items()}
-    return kind(_unpacked(part, tensors) for part in content)
+    kind, value, *others = content
+    if kind == _GROUP:
+        batch_size, device = others
+        entries: Any = {name: _unpacked(part, tensors) for name, part in value.items()}
+        return tensordict_of(entries, torch.Size(batch_size), None if device is None else torch.device(device))
+    if kind == _STACK:
+        return LazyStackedTensorDict(*(_unpacked(part, tensors) for part in value), stack_dim=others[0])
+    if kind == _DATA:
+        return non_tensor(value)
+    if kind == _WHOLE:
+        return value
+    if kind == _DICT:
+        return {key: _unpacked(part, tensors) for key, part in value.items()}
+    parts = [_unpacked(part, tensors) for part in value]
+    return parts if kind == _LIST else tuple(parts)

@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -56,3 +57,18 @@ def still_running(watched: dict[int, int], patience: float = PATIENCE) -> set[in
     for pidfd in watched.values():
         os.close(pidfd)
     return set(running)
+
+
+def descendants() -> set[int]:
+    """The processes that this one has started, and those that these have, and so on; those that are dead too."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it has ended meanwhile
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    found: set[int] = set()
+    new = {os.getpid()}
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in new}
+        found |= new
+    return found

@@ -306,12 +306,19 @@ class Crew:
         for worker in asked:
             with suppress(EOFError):
                 if self._ends[worker].skip_to(Answer.CLOSED, left()):
-                    told: ToldError | None = self._mailboxes[worker].take()
+                    told: tuple[ToldError, int | None] | None = self._mailboxes[worker].take()
                     if told is not None:
-                        errors.append(told.rebuilt())
+                        errors.append(self._error_of_close(worker, *told))
         for worker in asked:
             self._workers[worker].join(left())
         return errors
+
+    def _error_of_close(self, worker: int, told: ToldError, index: int | None) -> Exception:
+        error = told.rebuilt()
+        if index is not None:
+            row = self.parts[worker].start + index
+            mark_error(error, row, f"raised by env {row}")
+        return error
 
 
 def _release(workers: list[WorkerProcess], mailboxes: list[Mailbox], pending: set[int]) -> None:

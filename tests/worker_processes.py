@@ -59,13 +59,19 @@ def still_running(watched: dict[int, int], patience: float = PATIENCE) -> set[in
     return set(running)
 
 
-def descendants() -> set[int]:
-    """The processes that this one has started, and those that these have, and so on; those that are dead too."""
+def descendants(*, dead: bool = False) -> set[int]:
+    """The processes that this one has started, and those that these have, and so on.
+
+    Args:
+        dead: those too that have ended and that their parent has not waited for.
+    """
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):  # it has ended meanwhile
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                if dead or state not in "ZX":
+                    parents[int(entry.name)] = int(parent)
     found: set[int] = set()
     new = {os.getpid()}
     while new:

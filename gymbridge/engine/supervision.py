@@ -288,6 +288,9 @@ class Crew:
             if left and not terminate:
                 rows = [row for worker in left for row in self.parts[worker]]
                 warnings.warn(f"workers {left} did not close the envs {rows} in time and were killed", stacklevel=3)
+        except BaseException:  # an interrupt: nobody would end those that do not end by themselves
+            self._pending.update(living)  # which are killed when they are let go
+            raise
         finally:
             self.refusal = "the workers are closed"
             self._release()

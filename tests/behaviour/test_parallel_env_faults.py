@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -361,23 +361,30 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def interrupted_once_entered(folder: Path, index: int) -> Iterator[None]:
+    """Interrupts what is done here once an env that tells and waits has told; that ends with the interrupt."""
+    caller = threading.get_ident()
+
+    def interrupt() -> None:
+        await_entry(folder, index)
+        signal.pthread_kill(caller, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    thread.join()
+
+
 @pytest.mark.parametrize("call", ["step", "step_and_maybe_reset", "reset", "act_now"])
 def test_an_interrupt_while_workers_are_at_work(four: Any, folder: Path, interruptible: None, call: str) -> None:
     """What the envs were at is dropped, and never taken for what they give later."""
     td = acting(four.reset(), 1, 1, 1, 1)
     watched = watch(workers_of(four))
     four.set_attr("act", ["", "", "", "tell and wait in reset" if call == "reset" else "tell and wait"])
-    caller = threading.get_ident()
-
-    def interrupt() -> None:
-        await_entry(folder, 3)
-        signal.pthread_kill(caller, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_once_entered(folder, 3):
         ALL_CALLS[call](four, td)
-    thread.join()
     assert "next" not in td.keys()
     release(folder, 3)  # only now does that env give what it was asked for
     four.set_attr("act", "")
@@ -398,22 +405,33 @@ def test_close_after_an_interrupt_ends_the_workers(four: Any, folder: Path, inte
     td = acting(four.reset(), 1, 1, 1, 1)
     watched = watch(workers_of(four))
     four.set_attr("act", ["", "", "", "tell and wait"])
-    caller = threading.get_ident()
-
-    def interrupt() -> None:
-        await_entry(folder, 3)
-        signal.pthread_kill(caller, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_once_entered(folder, 3):
         four.step(td)
-    thread.join()
     four.engine._shutdown_timeout = 0.2
     with pytest.warns(UserWarning, match=r"workers \[1\] did not close the envs \[2, 3\] in time and were killed"):
         four.close()
     assert not still_running(watched, patience=0.1)
     assert closed_envs(folder) == {0, 1}
+
+
+@pytest.mark.parametrize("call", ["start", "close"])
+def test_an_interrupt_of_a_start_or_a_close_that_does_not_come_to_an_end(
+    kind: Any, folder: Path, interruptible: None, call: str
+) -> None:
+    """Whoever interrupts that does not want the workers any more."""
+    batch(kind, 2, num_workers=2).start().close()
+    before = left_behind()
+    env = batch(kind, 2, folder, ["", f"tell and wait in {'init' if call == 'start' else 'close'}"], num_workers=2)
+    if call == "close":
+        env.start()
+    with interrupted_once_entered(folder, 1):
+        ALL_CALLS[call](env, None)
+    gc.collect()
+    for pid in descendants() - before["processes"]:
+        with suppress(ProcessLookupError):
+            assert not still_running(watch([pid]))
+    assert left_behind() == before
+    env.configure_parallel(num_threads=1)  # it does not run
 
 
 def interrupted(call: Callable[[], Any], at: int) -> tuple[bool, bool]:
@@ -748,18 +766,9 @@ def test_dropping_it_in_the_middle_of_a_call_ends_the_workers(
     td = acting(env.reset(), 1, 1)
     watched = watch(workers_of(env))
     env.set_attr("act", ["tell and wait", deed])
-    caller = threading.get_ident()
-
-    def interrupt() -> None:
-        await_entry(folder, 0)
-        signal.pthread_kill(caller, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_once_entered(folder, 0):
         env.step(td)
-    thread.join()
-    del env, thread, interrupt
+    del env
     gc.collect()
     assert not still_running(watched)
     assert left_behind() == before

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, get_args
@@ -290,13 +290,12 @@ class ParallelEnv(BatchedEnvBase):
         engine: Any = self._face.engine
         return RemotePerEnv(partial(_followed, weakref.ref(self), engine), self.num_envs, (name,))
 
-    @contextmanager
-    def _only_call(self, name: str) -> Iterator[None]:
-        """Refuses where a call is under way, and is one itself."""
+    def _only_call(self, name: str, call: Callable[[], Mapping[int, Any]]) -> Mapping[int, Any]:
+        """Makes a call, unless another is under way, which is refused meanwhile; see ``exclusive``."""
         self._require_no_call(name)
         self._call_under_way = name
         try:
-            yield
+            return call()
         finally:
             self._call_under_way = None
 
@@ -328,8 +327,7 @@ def _followed(
     rows, batch = list(rows), env()
     if batch is None:
         return _ask(engine, rows, path, call)
-    with batch._only_call(path[0]):
-        return _ask(engine, rows, path, call)
+    return batch._only_call(path[0], partial(_ask, engine, rows, path, call))
 
 
 def _ask(

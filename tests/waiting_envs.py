@@ -36,55 +36,52 @@ class Nameless(Exception):
         raise TypeError("cannot be pickled")
 
 
-class ActingEnv(gym.Env[Any, Any]):
-    """In each step does what its ``act`` says, one of the names below, or nothing.
+class Acting:
+    """Mixed into an env: does what its ``act`` says, a deed in a step, or "deed in reset" and the like elsewhere.
+
+    The deeds are ``"kill"``, ``"exit"``, ``"exit at once"``, ``"wait"``, ``"tell and wait"``, ``"hold the gil"``,
+    ``"print and hold"``, ``"raise"``, ``"raise two"`` and ``"raise nameless"``.
 
     Args:
-        index: shown in its observations.
-        folder: for ``"wait"``, which blocks until :func:`release` is called, and for the notes that ``close`` leaves.
+        index: of the env among those that the test makes.
+        folder: has the gates, for the deeds that wait; and ``close`` leaves a note there.
     """
 
-    observation_space = gym.spaces.Box(0, 100, (2,), np.float32)
-    action_space = gym.spaces.Discrete(5)
+    index: int
+    folder: Path | None
+    act: str
 
-    def __init__(self, index: int = 0, folder: Path | None = None):
-        self.index = index
-        self.folder = folder
-        self.act = ""
-        self.steps = 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self.steps = 0
-        if self.act == "raise in reset":
-            raise LookupError("no reset")
-        if self.act == "wait in reset":
-            self.wait()
-        return self._observation(), {"options": options} if options else {}
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        info: dict[str, Any] = {}
-        if self.act == "kill":
+    def obey(self, place: str) -> None:
+        """Does what the env is told to do in ``"step"``, ``"reset"``, ``"close"`` or another place."""
+        deed, _, where = self.act.partition(" in ")
+        if (where or "step") != place:
+            return
+        if deed == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif self.act == "exit":
+        elif deed == "exit":
             sys.exit(3)
-        elif self.act == "wait":
+        elif deed == "exit at once":
+            os._exit(3)
+        elif deed == "wait":
             self.wait()
-        elif self.act == "hold the gil":
+        elif deed == "tell and wait":
+            assert self.folder is not None
+            (self.folder / f"entered-{self.index}").write_bytes(b"")
+            self.wait()
+        elif deed == "print and hold":
+            os.write(1, b"holding\n")
             ctypes.PyDLL(None).pause()
-        elif self.act == "raise":
-            raise LookupError("broken", self.index)
-        elif self.act == "raise two":
+        elif deed == "hold the gil":
+            ctypes.PyDLL(None).pause()
+        elif deed == "raise":
+            raise {"reset": LookupError("no reset"), "close": OSError("cannot close")}.get(
+                place, LookupError("broken", self.index)
+            )
+        elif deed == "raise two":
             raise TwoArguments(3, "broken")
-        elif self.act == "raise nameless":
+        elif deed == "raise nameless":
             os.environ["ACTING_ENV_RAISES"] = "1"
             raise Nameless("only here")
-        elif self.act == "huge info":
-            info["huge"] = np.full(3_000_000, self.index, np.uint8)
-        elif self.act == "lock in info":
-            info["lock"] = threading.Lock()
-        return self._observation(), float(action), False, False, info
 
     def wait(self) -> str:
         """Blocks until the test lets it go on."""
@@ -92,16 +89,51 @@ class ActingEnv(gym.Env[Any, Any]):
         (self.folder / f"gate-{self.index}").read_bytes()
         return "waited"
 
-    def close(self) -> None:
-        if self.act == "raise in close":
-            raise OSError("cannot close")
-        if self.act == "wait in close":
-            self.wait()
+    def end(self) -> None:
+        """What ``close`` does."""
+        self.obey("close")
         if self.folder is not None:
             (self.folder / f"closed-{self.index}").touch()
 
+    def act_now(self) -> None:
+        """Does in a call what it is told to do in a step."""
+        self.obey("step")
+
     def pid(self) -> int:
         return os.getpid()
+
+
+class ActingEnv(Acting, gym.Env[Any, Any]):
+    """Observes its index and its steps; its reward is the action."""
+
+    observation_space = gym.spaces.Box(0, 100, (2,), np.float32)
+    action_space = gym.spaces.Discrete(5)
+
+    def __init__(self, index: int = 0, folder: Path | None = None, act: str = ""):
+        self.index = index
+        self.folder = folder
+        self.act = act
+        self.steps = 0
+        self.obey("init")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        self.obey("reset")
+        return self._observation(), {"options": options} if options else {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        info: dict[str, Any] = {}
+        self.obey("step")
+        if self.act == "huge info":
+            info["huge"] = np.full(3_000_000, self.index, np.uint8)
+        elif self.act == "lock in info":
+            info["lock"] = threading.Lock()
+        return self._observation(), float(action), False, False, info
+
+    def close(self) -> None:
+        self.end()
 
     def modules(self) -> list[str]:
         return sorted({"torch", "tensordict", "gymbridge.envs"} & set(sys.modules))
@@ -142,9 +174,20 @@ class ActingEnv(gym.Env[Any, Any]):
 def acting(num_envs: int, folder: Path | None = None) -> list[Any]:
     """Makers of such envs; in a folder each has a gate."""
     if folder is not None:
-        for index in range(num_envs):
-            os.mkfifo(folder / f"gate-{index}")
+        make_gates(num_envs, folder)
     return [lambda index=index: ActingEnv(index, folder) for index in range(num_envs)]  # type: ignore[misc]
+
+
+def make_gates(num_envs: int, folder: Path) -> None:
+    """Makes what the envs that wait in a folder wait at."""
+    for index in range(num_envs):
+        os.mkfifo(folder / f"gate-{index}")
+        os.mkfifo(folder / f"entered-{index}")
+
+
+def await_entry(folder: Path, index: int) -> None:
+    """Returns once an env that is to tell and wait has told."""
+    (folder / f"entered-{index}").read_bytes()
 
 
 def release(folder: Path, index: int) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-
-from gymbridge.engine.workers.starter import running_starter
 
 PATIENCE = 60.0
 """Seconds after which something that should happen at once has not happened."""
@@ -61,13 +59,22 @@ def still_running(watched: dict[int, int], patience: float = PATIENCE) -> set[in
     return set(running)
 
 
-def children() -> set[int]:
-    """Child processes of this one and of its starter, dead ones included that nobody has waited for."""
-    parents = {os.getpid(), running_starter(PATIENCE).pid}
-    found = set()
+def descendants(*, dead: bool = False) -> set[int]:
+    """The processes that this one has started, and those that these have, and so on.
+
+    Args:
+        dead: those too that have ended and that their parent has not waited for.
+    """
+    parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) in parents:
-                    found.add(int(entry.name))
+            with suppress(OSError):  # it has ended meanwhile
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                if dead or state not in "ZX":
+                    parents[int(entry.name)] = int(parent)
+    found: set[int] = set()
+    new = {os.getpid()}
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in new}
+        found |= new
     return found

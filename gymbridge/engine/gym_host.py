@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -352,12 +353,17 @@ class GymHost(FollowsPaths):
 
 
 def close_all(envs: Iterable[Any]) -> None:
-    """Closes each of ``envs``, also where another's ``close`` raises; raises the first error at the end."""
+    """Closes each of ``envs``, also where another's ``close`` raises; raises the first error at the end.
+
+    The error gets ``env_index``, its env's place among these.
+    """
     errors = []
-    for env in envs:
+    for index, env in enumerate(envs):
         try:
             env.close()
         except Exception as error:
+            with suppress(Exception):  # whatever its type does to those who set an attribute
+                error.env_index = index  # type: ignore[attr-defined]
             errors.append(error)
     if errors:
         raise errors[0]

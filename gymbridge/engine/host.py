@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from gymbridge.engine.block import Block
@@ -175,8 +175,8 @@ class Engine(Host, Protocol[Description]):
     def settle(self) -> None:
         """Waits for what an interrupted call has left under way; the rows concerned are ``FAILED`` then."""
 
-    def require_workers(self) -> None:
-        """Raises ``WorkerDiedError`` if a worker has died."""
+    def require_workers(self, rows: Iterable[int] | None = None) -> None:
+        """Raises ``WorkerDiedError`` if a worker has died, one of these rows or, without any, one of all."""
 
     def each(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """A verb of :class:`Host` for each row, as far as possible at once.

@@ -85,7 +85,7 @@ class LocalEngine(Generic[Env, Description]):
     def settle(self) -> None:
         """See :class:`~gymbridge.engine.host.Engine`; an interrupted round leaves nothing under way here."""
 
-    def require_workers(self) -> None:
+    def require_workers(self, rows: Iterable[int] | None = None) -> None:
         """See :class:`~gymbridge.engine.host.Engine`; no worker here could have died."""
 
     def seed(self, row: int, seed: int | None, static_seed: bool) -> None:

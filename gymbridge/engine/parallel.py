@@ -301,9 +301,9 @@ class ParallelEngine(Generic[Description]):
             fail_rows(self.block.state, self._interrupted_ops)  # the workers wrote the rows meanwhile
             self.unsettled = False
 
-    def require_workers(self) -> None:
+    def require_workers(self, rows: Iterable[int] | None = None) -> None:
         """See :class:`~gymbridge.engine.host.Engine`."""
-        self._require_living(self._all_workers)
+        self._require_living(self._all_workers if rows is None else [self._worker_of[row] for row in rows])
 
     def _require_living(self, workers: Iterable[int]) -> None:
         for worker in workers:

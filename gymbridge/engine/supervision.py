@@ -288,6 +288,9 @@ class Crew:
             if left and not terminate:
                 rows = [row for worker in left for row in self.parts[worker]]
                 warnings.warn(f"workers {left} did not close the envs {rows} in time and were killed", stacklevel=3)
+        except BaseException:  # an interrupt: nobody would end those that do not end by themselves
+            self._pending.update(living)  # which are killed when they are let go
+            raise
         finally:
             self.refusal = "the workers are closed"
             self._release()
@@ -306,12 +309,19 @@ class Crew:
         for worker in asked:
             with suppress(EOFError):
                 if self._ends[worker].skip_to(Answer.CLOSED, left()):
-                    told: ToldError | None = self._mailboxes[worker].take()
+                    told: tuple[ToldError, int | None] | None = self._mailboxes[worker].take()
                     if told is not None:
-                        errors.append(told.rebuilt())
+                        errors.append(self._error_of_close(worker, *told))
         for worker in asked:
             self._workers[worker].join(left())
         return errors
+
+    def _error_of_close(self, worker: int, told: ToldError, index: int | None) -> Exception:
+        error = told.rebuilt()
+        if index is not None:
+            row = self.parts[worker].start + index
+            mark_error(error, row, f"raised by env {row}")
+        return error
 
 
 def _release(workers: list[WorkerProcess], mailboxes: list[Mailbox], pending: set[int]) -> None:

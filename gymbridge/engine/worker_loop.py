@@ -238,7 +238,7 @@ class _Service:
         try:
             self._close_envs()
         except Exception as error:
-            told = ToldError.of(error)
+            told = ToldError.of(error), getattr(error, "env_index", None)
         self._mailbox.put(packed_for_caller(told, "an error"))
         self._side.wake.signal(Answer.CLOSED)
 

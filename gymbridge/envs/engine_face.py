@@ -304,6 +304,7 @@ class EngineFace(ABC):
         """Refuses to step an env that has to be reset before.
 
         Raises:
+            WorkerDiedError: the worker of such an env is dead.
             ResetNeeded: naming the envs and why each needs a reset.
         """
         refused = [
@@ -313,6 +314,7 @@ class EngineFace(ABC):
             and (states[row] != RowState.RUNNING if self.waits_for_reset[row] else states[row] == RowState.FAILED)
         ]
         if refused:
+            self.engine.require_workers(refused)  # no reset helps where a worker is dead
             raise ResetNeeded(f"{why_not_stepped(states, refused)}: reset them before they are stepped")
 
     def _require_observations(self, tensordict: TensorDictBase | None, ops: bytes) -> None:

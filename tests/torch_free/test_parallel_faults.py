@@ -19,7 +19,7 @@ import waiting_envs
 from gymnasium.error import ResetNeeded
 from vector_classes import travels
 from waiting_envs import ActingEnv, acting, closed_envs
-from worker_processes import PATIENCE, children, run_script, start_script, still_running, watch
+from worker_processes import PATIENCE, descendants, run_script, start_script, still_running, watch
 
 from gymbridge.engine.remote_errors import RemoteTraceback
 from gymbridge.errors import RemoteEnvError, UnpicklableError, WorkerDiedError, WorkerStartError
@@ -359,13 +359,13 @@ def test_nothing_is_left_after_many(folder: Path) -> None:
         return envs
 
     one().close()
-    before, processes = (descriptors(), mappings(), named()), children()
+    before, processes = (descriptors(), mappings(), named()), descendants(dead=True)
     for _ in range(200):
         envs = one()
         envs.close()
         assert mappings() == before[1]
     assert (descriptors(), mappings(), named()) == before
-    assert children() <= processes
+    assert descendants(dead=True) <= processes
     for _ in range(50):
         envs = one()
         watched |= watch(workers_of(envs))
@@ -374,7 +374,7 @@ def test_nothing_is_left_after_many(folder: Path) -> None:
     assert not still_running(watched)
     assert (descriptors(), mappings(), named()) == before
     one().close()  # by then the starter has waited for those before
-    assert children() <= processes
+    assert descendants(dead=True) <= processes
 
 
 SCRIPT = """

@@ -16,7 +16,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from worker_processes import PATIENCE, children, run_script, start_script, still_running, watch
+from worker_processes import PATIENCE, descendants, run_script, start_script, still_running, watch
 
 from gymbridge.engine.workers import WorkerProcess, WorkerSide, start_worker
 from gymbridge.engine.workers.parent_death import die_with_lifeline
@@ -130,11 +130,11 @@ def test_no_descriptor_and_no_process_is_left_behind(method: str) -> None:
     starter = running_starter(PATIENCE).pid
     start_and_stop()  # what stays for later workers comes with the first
     gc.collect()
-    before = descriptors(), descriptors(starter), children()
+    before = descriptors(), descriptors(starter), descendants(dead=True)
     for _ in range(20):
         start_and_stop()
     gc.collect()
-    assert (descriptors(), descriptors(starter), children()) == before
+    assert (descriptors(), descriptors(starter), descendants(dead=True)) == before
 
 
 def test_a_start_that_fails_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:

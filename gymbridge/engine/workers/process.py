@@ -59,6 +59,8 @@ class WorkerProcess(abc.ABC):
         self._exit_code: int | None = None
         self._pidfd = self.sentinel = self.pid = -1
         self._owned: list[int] = []  # descriptors of ours beside `connection` and `wake`
+        self._lifeline = -1
+        self._was_killed = False
         ours, theirs = (end.detach() for end in socket.socketpair())
         self.connection = Channel(ours)
         self._theirs = [theirs]  # the worker's descriptors, until it has them
@@ -124,6 +126,7 @@ class WorkerProcess(abc.ABC):
     def kill(self) -> None:
         """Sends it SIGKILL; nothing happens where it has ended."""
         self._send_signal(signal.SIGKILL)
+        self._was_killed = True
 
     def _send_signal(self, number: int) -> None:
         if self._exit_code is not None:
@@ -143,14 +146,19 @@ class WorkerProcess(abc.ABC):
         """Closes all descriptors here, which the worker finds out; does not wait. A second call does nothing."""
         descriptors.close_all(self._theirs)
         self._theirs = []
+        if self._lifeline >= 0 and not self._was_killed and self._exit_code is None:
+            _lifelines.append(self._lifeline)  # closing it would kill a worker that is to end by itself
+            self._lifeline = -1
         self._close_ours()
+        _close_lifelines_of_dead()
 
     def _close_ours(self) -> None:
         self._closed = True
         self.connection.close()
         self.wake.close()
-        descriptors.close_all(self._owned)
+        descriptors.close_all([*self._owned, self._lifeline])
         self._owned = []
+        self._lifeline = -1
         self._pidfd = self.sentinel = -1
 
     def forget(self) -> None:
@@ -314,10 +322,21 @@ def _run_inherited(given: Sequence[int], job: Job, environ: Mapping[str, str]) -
 
 def _lifeline(worker: WorkerProcess) -> tuple[int, int]:
     """Our end and the worker's of a socket pair that tells it of our death."""
+    _close_lifelines_of_dead()
     ours, theirs = (end.detach() for end in socket.socketpair())
-    worker._owned.append(ours)
+    worker._lifeline = ours
     worker._theirs.append(theirs)
     return ours, theirs
+
+
+def _close_lifelines_of_dead() -> None:
+    for _ in range(len(_lifelines)):
+        with contextlib.suppress(IndexError):
+            lifeline = _lifelines.pop(0)  # this call's alone: a worker may be dropped, and come here, at any moment
+            if descriptors.readable(lifeline, 0):
+                os.close(lifeline)
+            else:
+                _lifelines.append(lifeline)
 
 
 @contextlib.contextmanager
@@ -344,6 +363,9 @@ _open_workers: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 _closed_but_running: list[subprocess.Popen[bytes]] = []
 """Children that nobody waits for any more; they are reaped when the next is started."""
 
+_lifelines: list[int] = []
+"""Our ends of the lifelines of workers that nobody waits for any more; closed once these have ended."""
+
 
 def _reap_closed() -> None:
     _closed_but_running[:] = [process for process in _closed_but_running if process.poll() is None]
@@ -353,6 +375,8 @@ def _forget_all() -> None:
     for process in _closed_but_running:
         process.returncode = 0
     _closed_but_running.clear()
+    descriptors.close_all(_lifelines)
+    _lifelines.clear()
     for worker in list(_open_workers):
         worker.forget()
 

@@ -25,6 +25,7 @@ from gymbridge.engine.makers import EnvMaker, make_all
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_env import EngineEnv, kept_generator
 from gymbridge.envs.engine_face import EngineFace
+from gymbridge.envs.env_kind import require_like_envs
 from gymbridge.envs.gym_env import GymEnv
 from gymbridge.envs.gym_face import GymFace, GymFaceOptions
 from gymbridge.envs.inputs import DeviceLike, NestedKey
@@ -386,11 +387,8 @@ class SerialEnv(BatchedEnvBase):
     def _tensordict_face(self, made: list[Any]) -> EngineFace:
         envs = [env if isinstance(env, EnvBase) else GymEnv(env) for env in made]
         for row, env in enumerate(envs):
-            if isinstance(env, EngineEnv) and (unlike := env._face.difference()) is not None:
-                raise ValueError(
-                    f"env {row}: got a batch of envs that differ ({unlike}), expected one of like envs; give all envs "
-                    f"to one batch"
-                )
+            if isinstance(env, EngineEnv):
+                require_like_envs(row, env._face.difference())
         self._take_device(envs)
         if self._use_buffers and any(env.has_dynamic_specs for env in envs):
             warnings.warn("use_buffers: got True with an env of dynamic specs, which go without", stacklevel=2)

@@ -19,7 +19,7 @@ from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.engine.parallel import Affinity, ParallelEngine, usable_cores
 from gymbridge.engine.workers import StartMethod
 from gymbridge.envs.engine_face import EngineFace
-from gymbridge.envs.env_kind import EnvKind
+from gymbridge.envs.env_kind import EnvKind, require_like_envs
 from gymbridge.envs.gym_face import GymFace, GymFaceOptions
 from gymbridge.envs.needs_torch import need_torch
 from gymbridge.envs.per_env import PerEnv
@@ -240,6 +240,9 @@ class ParallelEnv(BatchedEnvBase):
         )
 
     def _tensordict_face(self, engine: ParallelEngine[Any], kinds: list[Any]) -> EngineFace:
+        for row, kind in enumerate(kinds):
+            if isinstance(kind, EnvKind):
+                require_like_envs(row, kind.difference)
         self._take_device(kinds, gymnasium_too=True)
         dynamic = [row for row, kind in enumerate(kinds) if isinstance(kind, EnvKind) and kind.has_dynamic_specs]
         if self._use_buffers and dynamic:

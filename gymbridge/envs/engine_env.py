@@ -17,6 +17,7 @@ from gymbridge.engine.host import Engine
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.done_groups import DoneGroups
 from gymbridge.envs.engine_face import EngineFace
+from gymbridge.envs.env_kind import EnvKind
 from gymbridge.envs.inputs import DeviceLike, as_seed, env_device
 from gymbridge.envs.tensordicts import entry
 from gymbridge.envs.transitions import put_next
@@ -207,6 +208,9 @@ class EngineEnv(OneCallAtATime, EnvBase):
             raised: their rows are as those of envs that were not stepped.
         """
         return None if self._engine_face is None else self._engine_face.partial
+
+    def _engine_description(self) -> EnvKind:
+        return super()._engine_description()._replace(difference=self._face.difference())
 
     def _inner_envs(self) -> Sequence[Any]:
         return getattr(self.engine, "envs", ())

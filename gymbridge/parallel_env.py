@@ -52,8 +52,8 @@ class ParallelEnv(BatchedEnvBase):
             of these.
         num_workers: worker processes; ``min(N, usable cores)`` unless told. Given without ``num_envs`` it is that too:
             so many envs, with a process each.
-        use_buffers: False has everything travel beside the shared memory, by message, as what TensorDict envs give and
-            get does in this version; True warns of that.
+        use_buffers: False has everything travel beside the shared memory, by message. So it does where a TensorDict env
+            has dynamic specs; True warns of that.
         shared_memory, memmap: one or the other: what lies between the processes is shared memory, unless told, or a
             memory-mapped file.
         consolidate: what travels by message is packed into one piece of memory; without, each tensor is one.

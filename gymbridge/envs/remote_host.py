@@ -22,7 +22,7 @@ from gymbridge.envs.gym_env import GymEnv
 from gymbridge.envs.output_rows import OutputRows, RowLayout
 from gymbridge.envs.parcels import Packer, Parcel
 from gymbridge.envs.placed_leaves import NO_PLACES, EnvPlaces, tensors_of
-from gymbridge.envs.remote_inputs import GivenColumns, PlacedInputs, RemoteInputs, Sent
+from gymbridge.envs.remote_inputs import GivenColumns, GivenRows, RemoteInputs, Sent, inputs_of_rows
 from gymbridge.envs.tensordict_host import (
     HonouredMasks,
     RowInputs,
@@ -143,12 +143,13 @@ class RemoteTensorDictHost(TensorDictHost):
         distinct = {id(env): options.places(env) for env in alike}
         places = [distinct[id(env)] for env in alike]
         self._are_alike = len(distinct) == 1
-        self._placed_inputs = PlacedInputs(places, block).of_row
-        self._outputs = [
-            [_PlacedOutputs(tensors_of(getattr(block, section), getattr(own, section))) for own in distinct.values()]
-            for section in ("next", "root")
-        ]
-        self._kind_of_row = [[*distinct].index(id(env)) for env in alike]
+        self._placed_inputs = inputs_of_rows(places, block)
+        outputs = {
+            kind: (_PlacedOutputs(tensors_of(block.next, own.next)), _PlacedOutputs(tensors_of(block.root, own.root)))
+            for kind, own in distinct.items()
+        }
+        self._step_outputs = [outputs[id(env)][0] for env in alike]
+        self._reset_outputs = [outputs[id(env)][1] for env in alike]
         self._assemblers: dict[tuple[Key, ...], Assembler] = {}
         self._batches_of_ours = [row for row, env in enumerate(self.envs) if _has_rows(env)]
 
@@ -160,8 +161,8 @@ class RemoteTensorDictHost(TensorDictHost):
             report = super().run(ops, self._row_inputs(ops, inputs), reset_kwargs)
             told = Report()
             told.errors = report.errors
-            told.steps = self._told(report.steps, self._outputs[0], told)
-            told.resets = self._told(report.resets, self._outputs[1], told)
+            told.steps = self._told(report.steps, self._step_outputs, told)
+            told.resets = self._told(report.resets, self._reset_outputs, told)
         for row in self._batches_of_ours:
             if self._state[row] in (RowState.RUNNING, RowState.ENDED):
                 self._state[row] = RowState.RUNNING if _are_running(self.envs[row]) else RowState.ENDED
@@ -173,28 +174,31 @@ class RemoteTensorDictHost(TensorDictHost):
     # ---------------------------------------------------------------- what the envs are given
 
     def _row_inputs(self, ops: bytes, sent: Sent | None) -> RowInputs:
-        masks = None if sent is None or isinstance(sent, GivenColumns) else sent.masks
-        if sent is not None and not isinstance(sent, GivenColumns) and sent.is_reset:
+        if not isinstance(sent, GivenRows):
+            return RowInputs(self._steps_given(ops, sent), None, self._nothing)
+        if sent.is_reset:
             given = [self._for_env(row, own) for row, own in enumerate(sent.rows)]
-        elif not any(op >= Op.STEP for op in ops):
-            given = [None] * len(ops)
-        elif self._are_alike:
-            given = self._from_columns(sent)
         else:
-            given = [self._from_row(row) if op else None for row, op in enumerate(ops)]
-        if sent is not None and not isinstance(sent, GivenColumns) and not sent.is_reset:
+            given = self._steps_given(ops, None)
             for row, rest in enumerate(sent.rows):
                 if rest is not None:
-                    own = given[row]
-                    moved = self._for_env(row, rest)
+                    own, moved = given[row], self._for_env(row, rest)
                     given[row] = moved if own is None else own.update(moved)
-        return RowInputs(given, masks, self._nothing)
+        return RowInputs(given, sent.masks, self._nothing)
 
-    def _from_columns(self, sent: Sent | None) -> list[TensorDictBase | None]:
-        """What each row's step is given, from one ``unbind`` a leaf; the env's own."""
+    def _steps_given(self, ops: bytes, sent: GivenColumns | None) -> list[TensorDictBase | None]:
+        """What each row's step is given of what lies in the block, and of columns that were sent."""
+        if not any(op >= Op.STEP for op in ops):
+            return [None] * len(ops)
+        if self._are_alike:
+            return self._from_columns(sent)
+        return [self._from_row(row) if op else None for row, op in enumerate(ops)]
+
+    def _from_columns(self, sent: GivenColumns | None) -> list[TensorDictBase | None]:
+        """TensorDicts that are the envs' own, from one ``unbind`` a leaf."""
         placed = self._placed_inputs[0]
         keys, columns = tuple(placed), [column.clone() for column in placed.values()]
-        if isinstance(sent, GivenColumns):
+        if sent is not None:
             keys, columns = (*keys, *sent.keys), [*columns, *sent.values]
         if not keys:
             return [self._nothing(row) for row in range(len(self.envs))]
@@ -227,13 +231,10 @@ class RemoteTensorDictHost(TensorDictHost):
 
     def _told(self, rows: OutputRows, places: Sequence[_PlacedOutputs], told: Report) -> dict[int, SentOutputs]:
         """Writes what has a place; what has none, by row."""
-        if rows.layout is not None:
-            placed, rest, keys = self._parts(rows.layout, rows.columns, places[0])
-            sent = (
-                {0: SentOutputs(keys, self._packer.packed([rows.columns[at] for at in rest]), len(rows))}
-                if keys
-                else {}
-            )
+        if rows.layout is not None and all(map(self._may_be_placed, rows.columns)):
+            placed, rest, keys = places[0].parts(rows.layout)
+            beside = [rows.columns[at] for at in rest]
+            sent = {0: SentOutputs(keys, self._packer.packed(beside), len(rows))} if keys else {}
             for at, column in placed:
                 column.copy_(rows.columns[at])
             return sent
@@ -241,7 +242,9 @@ class RemoteTensorDictHost(TensorDictHost):
         for row, output in rows.items():
             try:
                 layout, values, _ = output.with_every_flag()
-                placed, rest, keys = self._parts(layout, values, places[self._kind_of_row[row]])
+                placed, rest, keys = places[row].parts(layout)
+                if not all(map(self._may_be_placed, values)):
+                    placed, rest, keys = [], [*range(len(values))], layout.keys
                 if keys:
                     sent[row] = SentOutputs(keys, self._packer.packed([values[at] for at in rest]), 0)
                 for at, column in placed:
@@ -250,12 +253,11 @@ class RemoteTensorDictHost(TensorDictHost):
                 self._fail(row, error, told)
         return sent
 
-    def _parts(self, layout: RowLayout, values: Sequence[Any], places: _PlacedOutputs) -> _Parts:
-        if self._keeps_devices and any(
-            isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values
-        ):
-            return [], [*range(len(values))], layout.keys
-        return places.parts(layout)
+    def _may_be_placed(self, value: Any) -> bool:
+        """Whether a value goes where its leaf has a place; one that is elsewhere, or not strided, is sent."""
+        if not isinstance(value, torch.Tensor):
+            return True
+        return value.layout is torch.strided and not (self._keeps_devices and value.device.type != "cpu")
 
 
 _Parts: TypeAlias = tuple[list[tuple[int, torch.Tensor]], list[int], tuple[Key, ...]]

@@ -13,7 +13,7 @@ from gymbridge.engine.block import Block
 from gymbridge.envs.parcels import Packer, Parcel
 from gymbridge.envs.placed_leaves import EnvPlaces, tensors_of
 
-__all__ = ["GivenColumns", "GivenRows", "Message", "PlacedInputs", "RemoteInputs", "RoundInputs", "Sent"]
+__all__ = ["GivenColumns", "GivenRows", "Message", "RemoteInputs", "RoundInputs", "Sent", "inputs_of_rows"]
 
 Key: TypeAlias = tuple[str, ...]
 
@@ -69,20 +69,15 @@ class Message(NamedTuple):
     parcel: Parcel
 
 
-class PlacedInputs:
-    """The places in a block of what the steps are given.
+def inputs_of_rows(places: Sequence[EnvPlaces], block: Block) -> list[dict[Key, torch.Tensor]]:
+    """Row -> key -> the tensor ``[N, …]`` of the block in which what the row's steps are given has its place.
 
     Args:
-        places: of each row's env.
+        places: of each row's env; the same object for envs that are alike.
         block: the block of these rows.
-
-    Attributes:
-        of_row: row -> key -> the tensor ``[N, …]`` in which it has its part.
     """
-
-    def __init__(self, places: Sequence[EnvPlaces], block: Block):
-        distinct = {id(own): tensors_of(block.input, own.input) for own in places}
-        self.of_row = [distinct[id(own)] for own in places]
+    distinct = {id(own): tensors_of(block.input, own.input) for own in places}
+    return [distinct[id(own)] for own in places]
 
 
 class RemoteInputs:
@@ -95,7 +90,7 @@ class RemoteInputs:
     """
 
     def __init__(self, places: Sequence[EnvPlaces], block: Block, packer: Packer):
-        self._placed = PlacedInputs(places, block)
+        self._placed = inputs_of_rows(places, block)
         self._packer = packer
 
     def write(self, inputs: RoundInputs) -> Sent | None:
@@ -115,7 +110,7 @@ class RemoteInputs:
         return GivenRows(rest, given.masks, False)
 
     def _write_columns(self, given: GivenColumns) -> GivenColumns | None:
-        placed = self._placed.of_row[0]
+        placed = self._placed[0]
         rest = []
         for key, value in zip(*given, strict=True):
             place = placed.get(key)
@@ -130,7 +125,7 @@ class RemoteInputs:
     ) -> TensorDictBase | None:
         if masks is not None and masks[number] is not None:  # its own batch shows what the caller has: all of it
             return row
-        placed = self._placed.of_row[number]
+        placed = self._placed[number]
         for key, place in placed.items():
             place[number].copy_(row.get(key).detach())
         rest = row.exclude(*placed)

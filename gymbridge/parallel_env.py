@@ -200,7 +200,7 @@ class ParallelEnv(BatchedEnvBase):
             num_sub_threads=own["num_sub_threads"],
             start_timeout=own["start_timeout"],
             shutdown_timeout=own["shutdown_timeout"],
-            preload=_WITH_TORCH if self._use_buffers is False or need_torch(self._makers) else (),
+            preload=_WITH_TORCH if self._runs_tensordict_envs() else (),
         )
         try:
             described: list[AnyEnvDescription] = engine.descriptions
@@ -213,6 +213,10 @@ class ParallelEnv(BatchedEnvBase):
                 engine.close()
             raise
         return face
+
+    def _runs_tensordict_envs(self) -> bool:
+        """Whether the workers will run TensorDict envs, as far as can be told before they start."""
+        return self._use_buffers is False or bool(self._share_individual_td) or need_torch(self._makers)
 
     def _gym_face(self, engine: ParallelEngine[Any], kinds: list[Any]) -> EngineFace | None:
         """The face of gymnasium envs of one kind; None where the envs are anything else."""

@@ -17,7 +17,14 @@ from gymbridge.envs import EnvBase, GymEnv
 
 Maker = Callable[[], gym.Env]
 
-EVERY_ENGINE = os.environ.get("GYMBRIDGE_ENGINES") == "all"
+_CHOICE = os.environ.get("GYMBRIDGE_ENGINES", "some")
+if _CHOICE not in ("in-process", "some", "all"):
+    raise ValueError(f"GYMBRIDGE_ENGINES: got {_CHOICE!r}, expected 'in-process', 'some' or 'all'")
+
+WITH_WORKERS = _CHOICE != "in-process"
+"""Whether there are engines with worker processes."""
+
+EVERY_ENGINE = _CHOICE == "all"
 """Whether the engines that differ from another in one option alone are there too: each takes minutes."""
 
 
@@ -104,9 +111,9 @@ ENGINES = (
     Engine("SerialEnv-3", (3,), serial),
     Engine("SerialEnv-2-of-GymEnv", (2,), serial_of_gym_envs),
     Engine("SerialEnv-2-lazy", (2,), serial_lazy),
+    *([Engine("ParallelEnv-3", (3,), partial(parallel, num_workers=2), in_process=False)] if WITH_WORKERS else []),
     *(
         [
-            Engine("ParallelEnv-3", (3,), partial(parallel, num_workers=2), in_process=False),
             Engine(
                 "ParallelEnv-2-pipes",
                 (2,),
@@ -129,5 +136,5 @@ ENGINES = (
 OWN = Engine("own-EnvBase-3", (3,), own)
 """No engine, but an env that keeps the same contract."""
 
-BATCHED_ENVS = (SerialEnv, ParallelEnv) if EVERY_ENGINE else (SerialEnv,)
+BATCHED_ENVS = (SerialEnv, ParallelEnv) if WITH_WORKERS else (SerialEnv,)
 """The classes of batches: what later ones add is one line."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from engines import EVERY_ENGINE
+from engines import EVERY_ENGINE, WITH_WORKERS
 
 from gymbridge import ParallelEnv, SerialEnv
 from gymbridge.envs import EnvBase
@@ -66,10 +66,15 @@ BATCHES = (
     TensorDictEngine("SerialEnv-3", 3, serial),
     TensorDictEngine("SerialEnv-3-lazy", 3, partial(serial, share_individual_td=True), lazy=True),
     *(
+        [TensorDictEngine("ParallelEnv-3", 3, partial(parallel, num_workers=2), in_process=False)]
+        if WITH_WORKERS
+        else []
+    ),
+    *(
         [
-            TensorDictEngine("ParallelEnv-3", 3, partial(parallel, num_workers=2), in_process=False),
             TensorDictEngine("ParallelEnv-1", 1, parallel, in_process=False),
             TensorDictEngine("ParallelEnv-3-pipes", 3, partial(parallel, use_buffers=False), in_process=False),
+            TensorDictEngine("ParallelEnv-3-memmap", 3, partial(parallel, memmap=True), in_process=False),
             TensorDictEngine(
                 "ParallelEnv-3-lazy", 3, partial(parallel, share_individual_td=True), lazy=True, in_process=False
             ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from gymbridge.engine.block import Block
@@ -36,7 +37,10 @@ class Report:
 
 
 NOTHING = Report()
-"""The report of a round that leaves nothing: most rounds. It is shared, and never written to."""
+"""The report of a round that leaves nothing: most rounds. It is shared, and refuses to be written to."""
+
+NOTHING.steps = NOTHING.resets = MappingProxyType({})
+NOTHING.errors = MappingProxyType({})  # type: ignore[assignment]
 
 
 class Host(Protocol):

@@ -99,7 +99,7 @@ class Layout:
     def of(cls, envs: Sequence[EnvDescription]) -> Layout:
         """The places of the leaves of some envs, a row each: every leaf that one of them has is there for all rows.
 
-        Where envs differ, some rows of a leaf are nobody's: memory that nobody touches, which costs none.
+        Where envs differ, some rows of a leaf are nobody's: shared memory that nobody touches takes up none.
 
         Raises:
             ValueError: envs have leaves of one key that differ in shape or dtype.

@@ -37,7 +37,7 @@ class Answer(IntEnum):
     FAILED = 2
     """Not what was asked; the mailbox has a :class:`~gymbridge.engine.remote_errors.ToldError` and a row, or None."""
     CLOSED = 3
-    """The envs are closed; the mailbox has the first error's ``ToldError``, or None."""
+    """The envs are closed; the mailbox has the first error's ``ToldError`` and the index of its env, or None."""
 
 
 SYNC = 128

@@ -10,8 +10,9 @@ from typing import Any
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import RowState, Source
+from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.gym_host import close_all
-from gymbridge.engine.host import NOTHING, Host, Inputs, RemoteHostOptions
+from gymbridge.engine.host import NOTHING, Host, Inputs, RemoteHostOptions, Report
 from gymbridge.engine.mailbox import Mailbox, packed_for_caller
 from gymbridge.engine.makers import make_all
 from gymbridge.engine.protocol import SYNC, Allocation, Answer, Call, Command, RoundNews
@@ -108,13 +109,13 @@ class _Service:
                 self._close_envs()
 
     def _serve(self) -> None:
-        wake, mailbox = self._side.wake, self._mailbox
+        wake = self._side.wake
         while True:
             command = wake.wait()
             if command == Command.ROUND:
-                wake.wake(self._round(None, None))
+                wake.wake(self._round(with_mail=False))
             elif command == Command.ROUND_WITH_MAIL:
-                wake.wake(self._round(*mailbox.take()))
+                wake.wake(self._round(with_mail=True))
             elif command is not None and command >= SYNC:
                 wake.restart()
                 wake.signal(command)
@@ -126,9 +127,15 @@ class _Service:
 
     # ---------------------------------------------------------------- rounds
 
-    def _round(self, beside: Any, reset_kwargs: Any) -> Answer:
+    def _round(self, *, with_mail: bool) -> Answer:
         ops = self._block.op.tobytes()
-        report = self._host.run(ops, self._inputs.read(beside), reset_kwargs)
+        try:
+            beside, reset_kwargs = self._mailbox.take() if with_mail else (None, None)
+            inputs = self._inputs.read(beside)
+        except Exception as error:  # what this process cannot unpickle
+            report = self._all_failed(ops, error)
+        else:
+            report = self._host.run(ops, inputs, reset_kwargs)
         if report is NOTHING and not self._objects:
             return Answer.DONE
         first = self._first_row
@@ -146,6 +153,13 @@ class _Service:
             packed = packed_for_caller(self._without_unpicklable(news), "what the envs gave")
         self._mailbox.put(packed)
         return Answer.DONE_WITH_MAIL
+
+    def _all_failed(self, ops: bytes, error: Exception) -> Report:
+        """The report of a round in which no env was asked for anything."""
+        report = Report()
+        report.errors = {row: error for row, op in enumerate(ops) if op}
+        fail_rows(self._block.state, ops)
+        return report
 
     def _written_objects(self, ops: bytes) -> Iterable[tuple[str, tuple[str, ...], int, Any]]:
         source = self._block.source

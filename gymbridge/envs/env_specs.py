@@ -68,12 +68,21 @@ class EnvSpecs:
         self._plan: SpecPlan | None = None
 
     @classmethod
-    def of(cls, env: EnvSpecs) -> EnvSpecs:
-        """What an env says of itself, apart from the env."""
-        described = EnvSpecs(env.device, env.batch_size)
-        described._specs = {kind: env._spec_of(kind).clone() for kind in KINDS}
+    def of(cls, env: EnvSpecs, device: DeviceLike | None = None) -> EnvSpecs:
+        """What an env says of itself, apart from the env; on another device, if one is given."""
+        described = EnvSpecs(env.device if device is None else device, env.batch_size)
+        specs = {kind: env._spec_of(kind) for kind in KINDS}
+        described._specs = {kind: spec.clone() if device is None else spec.to(device) for kind, spec in specs.items()}
         described.batch_locked = env.batch_locked
         return described
+
+    def is_like(self, other: EnvSpecs) -> bool:
+        """Whether two envs have the same specs, batch size and device."""
+        return self._specs == other._specs and (self.device, self.batch_size, self.batch_locked) == (
+            other.device,
+            other.batch_size,
+            other.batch_locked,
+        )
 
     @property
     def batch_size(self) -> torch.Size:

@@ -144,16 +144,16 @@ class OutputRows:
 
     def ended(self) -> list[int]:
         """The rows in which an env has ended; one look at all flags together where none has."""
-        if self.layout is None:
-            flags = [out.values[position] for out in self._rows.values() for position in out.layout.end_positions]
-            if not flags or not torch.cat([flag if flag.ndim == 1 else flag.reshape(-1) for flag in flags]).any():
+        if self.layout is not None:  # every flag is there
+            done = [self.columns[position] for position in self.layout.done_positions]
+            if not any(flags.any() for flags in done):
                 return []
-        else:  # every flag is there
-            for done in self.layout.done_positions:
-                if self.columns[done].any():
-                    break
-            else:
-                return []
+            rows = torch.cat([flags.reshape(len(self), -1) for flags in done], 1).any(1)
+            ended: list[int] = rows.nonzero().reshape(-1).tolist()
+            return ended
+        flags = [out.values[position] for out in self._rows.values() for position in out.layout.end_positions]
+        if not flags or not torch.cat([flag if flag.ndim == 1 else flag.reshape(-1) for flag in flags]).any():
+            return []
         return [row for row, out in self.items() if out.layout.reader.groups.ended(out.completed()).any()]
 
 

@@ -20,7 +20,7 @@ _SMALL_BYTES = 4096
 _CPU = torch.device("cpu")
 
 
-_GROUP, _STACK, _DATA, _WHOLE, _LIST, _TUPLE, _DICT = range(7)
+_GROUP, _STACK, _DATA, _WHOLE, _LIST, _TUPLE = range(6)
 """What a part of the contents is; tuples of built-in types pickle fastest."""
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
@@ -64,17 +64,16 @@ class Parcel(NamedTuple):
 
 
 class Packer:
-    """Packs tensors, TensorDicts, stacks of these, data that are no tensors, and lists, tuples and dicts of all.
+    """Packs tensors, TensorDicts, stacks of these, data that are no tensors, and lists and tuples of all.
 
     Args:
         consolidate: pack all tensors into one piece of memory; if not, each is a piece of its own.
-        keeps_devices: tensors are unpacked where they were; if not, on the CPU.
+        keeps_devices: tensors are unpacked where they were; if not, on the CPU, as are those that are not strided.
 
     Example:
         >>> td = TensorDict({"x": torch.arange(3), "arm": TensorDict({"name": "left"})})
-        >>> parcel = Packer().packed({"td": td, "number": 4})
-        >>> made = parcel.unpacked()
-        >>> made["td"]["x"], made["td"]["arm", "name"], made["number"]
+        >>> made, number = Packer().packed([td, 4]).unpacked()
+        >>> made["x"], made["arm", "name"], number
         (tensor([0, 1, 2]), 'left', 4)
     """
 
@@ -109,8 +108,6 @@ class Packer:
             return _DATA, value.data
         if kind is list or kind is tuple:
             return (_LIST if kind is list else _TUPLE), [self._content(part, packing) for part in value]
-        if kind is dict:
-            return _DICT, {key: self._content(part, packing) for key, part in value.items()}
         packing.is_plain = packing.is_plain and kind in _PLAIN
         return _WHOLE, value
 
@@ -125,7 +122,9 @@ class Packer:
             return _WHOLE, tensor.detach().cpu()
         device = self._device(tensor.device) if self._keeps_devices and tensor.device != _CPU else None
         shape = tuple(tensor.shape)
-        if tensor.is_meta:  # which holds no values
+        if tensor.is_meta:
+            if device is None:
+                raise TypeError(f"got a tensor {[*shape]} on the meta device, which holds no values that can be sent")
             tensor = torch.empty(0, dtype=tensor.dtype)
         buffer, offset = packing.put(_bytes_of(tensor), in_one=self._consolidate)
         packing.places.append(_Place(_name_of(tensor.dtype), shape, buffer, offset, tensor.numel(), device))
@@ -187,7 +186,5 @@ def _unpacked(content: Any, tensors: list[torch.Tensor]) -> Any:
         return non_tensor(value)
     if kind == _WHOLE:
         return value
-    if kind == _DICT:
-        return {key: _unpacked(part, tensors) for key, part in value.items()}
     parts = [_unpacked(part, tensors) for part in value]
     return parts if kind == _LIST else tuple(parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,13 +16,14 @@ from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.host import NOTHING, Engine, Report
 from gymbridge.envs.env_specs import EnvSpecs
 from gymbridge.envs.output_rows import OutputReader, OutputRow, OutputRows
-from gymbridge.envs.placed_leaves import tensors_of
+from gymbridge.envs.placed_leaves import EnvPlaces, tensors_of
 from gymbridge.envs.remote_host import RemoteEnvDescription, SentOutputs
 from gymbridge.envs.remote_inputs import GivenColumns, GivenRows, RoundInputs
 from gymbridge.envs.selection import ALL_KEYS, Selection
 from gymbridge.envs.tensordict_face import TensorDictFace
-from gymbridge.envs.tensordicts import Assembler, entry
-from gymbridge.envs.transitions import put_next
+from gymbridge.envs.tensordicts import Assembler
+from gymbridge.envs.transitions import root_to_reset
+from gymbridge.errors import WorkerDiedError
 
 __all__ = ["RemoteTensorDictFace"]
 
@@ -52,10 +53,12 @@ class RemoteTensorDictFace(TensorDictFace):
         non_blocking: bool = False,
     ):
         super().__init__(engine, device, selection, share_individual_td, non_blocking)
-        kinds = {
-            id(env): _Outputs(env, description, engine.block)
-            for env, description in reversed([*zip(self._envs, engine.descriptions, strict=True)])
-        }
+        # what moves to another device is copied by that
+        copies = self._copies = device is None or device.type == "cpu"
+        kinds: dict[int, _Outputs] = {}
+        for env, description in zip(self._envs, engine.descriptions, strict=True):
+            if id(env) not in kinds:
+                kinds[id(env)] = _Outputs(env, description.places, engine.block, copies=copies)
         self._outputs = [kinds[id(env)] for env in self._envs]
         self._whole_rounds = {self._step_all, self._reset_all}
         self._batches: dict[int, RemoteEnvDescription] = {
@@ -75,7 +78,8 @@ class RemoteTensorDictFace(TensorDictFace):
         rows: list[TensorDictBase | None] = [None] * self.engine.num_envs
         if tensordict is not None:
             given = tensordict.exclude("next")
-            rows = [self._row_for_env(given, row) for row in range(self.engine.num_envs)]
+            picked = [True] * len(rows) if mask is None else mask.reshape(len(rows), -1).any(1).tolist()
+            rows = [self._row_for_env(given, row) if picked[row] else None for row in range(len(rows))]
         return RoundInputs(GivenRows(rows, masks, True), masks)
 
     def _step_inputs(  # type: ignore[override]
@@ -87,11 +91,7 @@ class RemoteTensorDictFace(TensorDictFace):
             self._envs[0]._spec_plan.require_inputs(tensordict, self.batch_size[:1])
             if not self._has_faulty_one_hot(tensordict):
                 return RoundInputs(GivenColumns(*self._input_columns(tensordict)), None, root)
-        rows = [
-            self._row_inputs(tensordict, row, None if masks is None else masks[row]) if op else None
-            for row, op in enumerate(ops)
-        ]
-        return RoundInputs(GivenRows(rows, masks, False), masks, root)
+        return RoundInputs(GivenRows(self._picked_inputs(tensordict, masks, ops), masks, False), masks, root)
 
     def _has_faulty_one_hot(self, tensordict: TensorDictBase) -> bool:
         """Whether a one-hot action, of any env, is none: the one that is stepped is then named."""
@@ -106,14 +106,32 @@ class RemoteTensorDictFace(TensorDictFace):
         if inputs.masks is not None:
             self._keep_latest(inputs.masks)
         step_ops = ops.translate(_STEPS_ALONE)
-        report = self._received(step_ops, self.engine.run(step_ops, inputs, reset_kwargs))
-        if step_ops != ops and (ended := report.steps.ended()):
-            try:
+        try:
+            told = self.engine.run(step_ops, inputs, reset_kwargs)
+        except BaseException:
+            self._distrust(row for row, op in enumerate(ops) if op)
+            raise
+        try:
+            report = self._received(step_ops, told)
+            if step_ops != ops and (ended := report.steps.ended()):
                 self._reset_ended(ended, inputs, report)
-            except BaseException:  # an interrupt: the caller will not see what the rows did
-                fail_rows(self._block.state, ops)
-                raise
+        except BaseException:  # an interrupt: the caller will not see what the rows did
+            fail_rows(self._block.state, ops)
+            self._distrust(row for row, op in enumerate(ops) if op)
+            raise
         return report
+
+    def _distrust(self, rows: Iterable[int]) -> None:
+        """What the block has of these rows the caller never saw, or it was half written.
+
+        They show last what was handed out, unless the caller has changed it.
+        """
+        outputs = self._last_outputs
+        columns = [column for column in outputs.columns if isinstance(column, torch.Tensor)]
+        is_intact = self._copies and all(not column.is_inference() and column._version == 0 for column in columns)
+        for row in rows:
+            if row not in self._last:
+                self._last[row] = outputs[row].completed().clone() if is_intact and row in outputs else None
 
     def _keep_latest(self, masks: Sequence[torch.Tensor | None]) -> None:
         """Keeps what the rows show of which a part is left out: the block will have the other part's news."""
@@ -128,7 +146,7 @@ class RemoteTensorDictFace(TensorDictFace):
         for row, env in self._batches.items():
             mask = None if inputs.masks is None else inputs.masks[row]
             env.masks.require(row, ops[row], mask)
-            if env.has_rows and ops[row] >= Op.STEP and self._block.state[row] != RowState.RUNNING:
+            if env.is_engine_batch and ops[row] >= Op.STEP and self._block.state[row] != RowState.RUNNING:
                 try:
                     self.engine.call(row, "_require_steppable", (mask,))
                 except ResetNeeded as error:
@@ -136,16 +154,40 @@ class RemoteTensorDictFace(TensorDictFace):
 
     def _reset_ended(self, ended: Sequence[int], inputs: RoundInputs, report: Report) -> None:
         """Resets the rows, or those envs of their own batches, whose episode has just ended."""
+        given = {}
+        for row in ended:
+            try:
+                given[row] = self._given_to_reset(row, report.steps[row], inputs)
+            except Exception as error:
+                self._fail_row(row, error, report)
+        try:
+            self._reset_rows(given, report)
+        except WorkerDiedError:
+            raise
+        except Exception:  # something cannot be sent, and nothing has begun: whose it is shows each by itself
+            for row, own in given.items():
+                try:
+                    self._reset_rows({row: own}, report)
+                except Exception as error:
+                    self._fail_row(row, error, report)
+
+    def _fail_row(self, row: int, error: Exception, report: Report) -> None:
+        report.errors[row] = error
+        self._block.state[row] = RowState.FAILED
+
+    def _reset_rows(self, given: Mapping[int, tuple[TensorDictBase, torch.Tensor | None]], report: Report) -> None:
+        """Resets rows in one round, each with what it is given and the mask of its own batch."""
         ops = bytearray(self.engine.num_envs)
         rows: list[TensorDictBase | None] = [None] * len(ops)
         masks: list[torch.Tensor | None] = [None] * len(ops)
-        for row in ended:
+        for row, own in given.items():
             ops[row] = Op.RESET
-            rows[row], masks[row] = self._given_to_reset(row, report.steps[row], inputs)
-        given = GivenRows(rows, masks if any(mask is not None for mask in masks) else None, True)
-        told = self._received(bytes(ops), self.engine.run(bytes(ops), RoundInputs(given), None))
-        report.resets = told.resets
-        report.errors |= told.errors
+            rows[row], masks[row] = own
+        sent = GivenRows(rows, masks if any(mask is not None for mask in masks) else None, True)
+        told = self._received(bytes(ops), self.engine.run(bytes(ops), RoundInputs(sent), None))
+        for row, output in told.resets.items():
+            report.resets[row] = output
+        report.errors.update(told.errors)
 
     def _given_to_reset(
         self, row: int, step: OutputRow, inputs: RoundInputs
@@ -153,18 +195,12 @@ class RemoteTensorDictFace(TensorDictFace):
         """The root after a row's step, with the masks of what is to be reset in it; and the one of its own batch."""
         assert inputs.root is not None
         plan = self._envs[row]._spec_plan
-        following = step.completed()
-        root = plan.next_root(put_next(inputs.root(row), following))
-        done = plan.groups.ended(following)
         mask = None if inputs.masks is None else inputs.masks[row]
-        plan.groups.put_resets(root, done if mask is None else done & mask.to(done.device))
-        if entry(root, "_reset") is None and not plan.groups.nested:
-            return root, None
-        return root, plan.groups.mask(root, "_reset", root.batch_size)
+        return root_to_reset(inputs.root(row), step.completed(), plan.next_root, plan.groups, mask)
 
     def _received(self, ops: bytes, told: Report) -> Report:
         report = Report()
-        report.errors = told.errors
+        report.errors = dict(told.errors)
         if told is NOTHING and self.is_dense and ops in self._whole_rounds:  # by far the most common round
             outputs = self._outputs[0]
             if ops[0] == Op.STEP:
@@ -172,6 +208,7 @@ class RemoteTensorDictFace(TensorDictFace):
             else:
                 report.steps, report.resets = OutputRows(), outputs.root.all_rows()
             return report
+        self._distrust(row for row, error in told.errors.items() if isinstance(error, WorkerDiedError))
         steps = [row for row, op in enumerate(ops) if op == Op.STEP and row not in told.errors]
         resets = [row for row, op in enumerate(ops) if op == Op.RESET and row not in told.errors]
         report.steps = self._rows(steps, told.steps, self._step_sections)
@@ -192,11 +229,9 @@ class RemoteTensorDictFace(TensorDictFace):
             for row in range(first, first + max(own.num_rows, 1)):
                 parts = [value[row - first] for value in values] if own.num_rows else values
                 beside[row] = own.keys, parts
-        placed = {id(section): section.copied() for section in sections}
         outputs = OutputRows()
         for row in rows:
-            keys, values = beside.get(row, ((), []))
-            outputs[row] = sections[row].row(placed[id(sections[row])], row, keys, values)
+            outputs[row] = sections[row].row(row, *beside.get(row, ((), [])))
         return outputs
 
     def _columns(self, sent: Mapping[int, SentOutputs], section: _Section) -> OutputRows | None:
@@ -214,10 +249,10 @@ class RemoteTensorDictFace(TensorDictFace):
 class _Outputs:
     """What envs of one kind give, by section."""
 
-    def __init__(self, env: EnvSpecs, description: RemoteEnvDescription, block: Block):
-        places = description.places
-        self.next = _Section(OutputReader(env, with_rewards=True), tensors_of(block.next, places.next))
-        self.root = _Section(OutputReader(env, with_rewards=False), tensors_of(block.root, places.root))
+    def __init__(self, env: EnvSpecs, places: EnvPlaces, block: Block, *, copies: bool):
+        step, reset = (OutputReader(env, with_rewards=with_rewards) for with_rewards in (True, False))
+        self.next = _Section(step, tensors_of(block.next, places.next), copies=copies)
+        self.root = _Section(reset, tensors_of(block.root, places.root), copies=copies)
 
 
 class _Section:
@@ -226,45 +261,46 @@ class _Section:
     Args:
         reader: of what they give.
         columns: key -> the tensor ``[N, …]`` in the block.
+        copies: whether what is handed out whole is a copy of what is in the block.
     """
 
-    def __init__(self, reader: OutputReader, columns: Mapping[Key, torch.Tensor]):
+    def __init__(self, reader: OutputReader, columns: Mapping[Key, torch.Tensor], *, copies: bool):
+        self._copies = copies
         self._reader = reader
         self._keys = tuple(columns)
         self._in_block = [*columns.values()]
         self._layout = reader.layout_of(self._keys)
-        self._latest = _Rows(self._layout.assemble, self._in_block)
+        self._latest = _LatestRows(self._layout.assemble, self._in_block)
 
-    def copied(self) -> list[torch.Tensor]:
-        """Copies of the columns in the block."""
-        return [column.clone() for column in self._in_block]
+    def _columns(self) -> list[torch.Tensor]:
+        return [column.clone() for column in self._in_block] if self._copies else self._in_block
 
-    def row(self, placed: Sequence[torch.Tensor], row: int, keys: tuple[Key, ...], values: Sequence[Any]) -> OutputRow:
-        """What a row gave, of these copies and of what was sent.
+    def row(self, row: int, keys: tuple[Key, ...], values: Sequence[Any]) -> OutputRow:
+        """What a row gave: copies of what is in the block, and what was sent.
 
         Args:
             keys, values: of what was sent. Where that has a leaf that the block has too, it counts.
         """
-        own: dict[Key, Any] = dict(zip(self._keys, (column[row] for column in placed), strict=True))
+        own: dict[Key, Any] = dict(zip(self._keys, (column[row].clone() for column in self._in_block), strict=True))
         own |= zip(keys, values, strict=True)
         return OutputRow(self._reader.layout_of(tuple(own)), [*own.values()], True)
 
     def all_rows(self) -> OutputRows:
         """What all rows gave, where nothing was sent."""
-        return OutputRows(self._layout, self.copied(), self._latest)
+        return OutputRows(self._layout, self._columns(), self._latest)
 
     def with_sent(self, keys: tuple[Key, ...], columns: Sequence[torch.Tensor]) -> OutputRows:
         """What all rows gave; ``keys`` and ``columns`` are what was sent."""
-        own = dict(zip(self._keys, self.copied(), strict=True))
+        own = dict(zip(self._keys, self._columns(), strict=True))
         own.update(zip(keys, columns, strict=True))
         kept = [column.clone() for column in columns]
         layout = self._reader.layout_of(tuple(own))
         latest = dict(zip(self._keys, self._in_block, strict=True)) | dict(zip(keys, kept, strict=True))
-        return OutputRows(layout, [*own.values()], _Rows(layout.assemble, [*latest.values()]))
+        return OutputRows(layout, [*own.values()], _LatestRows(layout.assemble, [*latest.values()]))
 
 
-class _Rows(Sequence[TensorDictBase]):
-    """Rows of columns as TensorDicts, made when they are asked for."""
+class _LatestRows(Sequence[TensorDictBase]):
+    """What the rows of columns show, as TensorDicts that are made when they are asked for."""
 
     def __init__(self, assemble: Assembler, columns: Sequence[torch.Tensor]):
         self._assemble = assemble
@@ -275,6 +311,3 @@ class _Rows(Sequence[TensorDictBase]):
 
     def __getitem__(self, row: Any) -> Any:
         return self._assemble([column[row].clone() for column in self._columns])
-
-    def __iter__(self) -> Iterator[TensorDictBase]:
-        return (self[row] for row in range(len(self)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
@@ -14,7 +14,6 @@ from gymbridge.engine.any_env import EnvBase as AnyEnvBase
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.host import NOTHING, Report
-from gymbridge.engine.layout import Leaf
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.env_specs import EnvSpecs, first_alike
@@ -64,13 +63,17 @@ class RemoteTensorDictOptions:
         description = TensorDictHostOptions().describe(own)
         specs = description.specs
         if not self.keeps_devices and specs.device is not None:
-            specs = _on_cpu(specs)
+            specs = EnvSpecs.of(specs, device="cpu")
+        places = self.places(own)
         return RemoteEnvDescription(
-            specs=specs,
-            is_gym_env=description.is_gym_env,
-            places=self.places(own),
+            specs,
+            description.is_gym_env,
+            input_leaves=tuple(placed.leaf for placed in places.input),
+            next_leaves=tuple(placed.leaf for placed in places.next),
+            root_leaves=tuple(placed.leaf for placed in places.root),
+            places=places,
             masks=HonouredMasks.of(own),
-            has_rows=_has_rows(own),
+            is_engine_batch=_is_engine_batch(own),
         )
 
     def places(self, env: EnvSpecs) -> EnvPlaces:
@@ -87,26 +90,28 @@ class RemoteTensorDictOptions:
         return RemoteInputs(places, block, Packer(consolidate=self.consolidate, keeps_devices=self.keeps_devices))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RemoteEnvDescription(TensorDictEnvDescription):
     """What a TensorDict env in a worker says of itself.
 
     Attributes:
         places: its leaves that have a place in the block.
         masks: those that it honours, if it is a batch of its own.
-        has_rows: it is a batch of ours, whose envs may each have to be reset before they are stepped.
+        is_engine_batch: it is a batch of ours, whose envs may each have to be reset before they are stepped.
     """
 
     places: EnvPlaces
     masks: HonouredMasks
-    has_rows: bool
-    input_leaves: tuple[Leaf, ...] = field(init=False)
-    next_leaves: tuple[Leaf, ...] = field(init=False)
-    root_leaves: tuple[Leaf, ...] = field(init=False)
+    is_engine_batch: bool
 
-    def __post_init__(self) -> None:
-        for section in ("input", "next", "root"):
-            object.__setattr__(self, f"{section}_leaves", tuple(one.leaf for one in getattr(self.places, section)))
+    def __eq__(self, other: object) -> bool:
+        """Whether the envs are alike: one description of them is sent then."""
+        if not isinstance(other, RemoteEnvDescription):
+            return NotImplemented
+        mine, theirs = vars(self).copy(), vars(other).copy()
+        return mine.pop("specs").is_like(theirs.pop("specs")) and mine == theirs
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class SentOutputs(NamedTuple):
@@ -151,20 +156,26 @@ class RemoteTensorDictHost(TensorDictHost):
         self._step_outputs = [outputs[id(env)][0] for env in alike]
         self._reset_outputs = [outputs[id(env)][1] for env in alike]
         self._assemblers: dict[tuple[Key, ...], Assembler] = {}
-        self._batches_of_ours = [row for row, env in enumerate(self.envs) if _has_rows(env)]
+        self._engine_batches = [row for row, env in enumerate(self.envs) if _is_engine_batch(env)]
 
     def run(  # type: ignore[override]
         self, ops: bytes, inputs: Sent | None, reset_kwargs: Sequence[Mapping[str, Any]] | None = None
     ) -> Report:
         """See :class:`~gymbridge.engine.host.Host`."""
+        told = Report()
         with torch.no_grad():
-            report = super().run(ops, self._row_inputs(ops, inputs), reset_kwargs)
-            told = Report()
+            try:
+                given = self._row_inputs(ops, inputs)
+            except Exception as error:  # what cannot be moved to an env's device
+                for row in [row for row, op in enumerate(ops) if op]:
+                    self._fail(row, error, told)
+                return told
+            report = super().run(ops, given, reset_kwargs)
             told.errors = report.errors
-            told.steps = self._told(report.steps, self._step_outputs, told)
-            told.resets = self._told(report.resets, self._reset_outputs, told)
-        for row in self._batches_of_ours:
-            if self._state[row] in (RowState.RUNNING, RowState.ENDED):
+            told.steps = self._handed_over(report.steps, self._step_outputs, told)
+            told.resets = self._handed_over(report.resets, self._reset_outputs, told)
+        for row in self._engine_batches:
+            if ops[row] and self._state[row] in (RowState.RUNNING, RowState.ENDED):
                 self._state[row] = RowState.RUNNING if _are_running(self.envs[row]) else RowState.ENDED
         return told if told.errors or told.steps or told.resets else NOTHING
 
@@ -229,8 +240,8 @@ class RemoteTensorDictHost(TensorDictHost):
 
     # ---------------------------------------------------------------- what they gave
 
-    def _told(self, rows: OutputRows, places: Sequence[_PlacedOutputs], told: Report) -> dict[int, SentOutputs]:
-        """Writes what has a place; what has none, by row."""
+    def _handed_over(self, rows: OutputRows, places: Sequence[_PlacedOutputs], told: Report) -> dict[int, SentOutputs]:
+        """Writes what has a place; what has none, by row. A row of which something cannot be sent has failed."""
         if rows.layout is not None and all(map(self._may_be_placed, rows.columns)):
             placed, rest, keys = places[0].parts(rows.layout)
             beside = [rows.columns[at] for at in rest]
@@ -289,18 +300,11 @@ def _wrapped(env: Any) -> Any:
     return GymEnv(env) if isinstance(env, gym.Env) else env
 
 
-def _has_rows(env: EnvBase) -> bool:
+def _is_engine_batch(env: EnvBase) -> bool:
     """Whether an env is a batch of ours."""
     return isinstance(env, EngineEnv) and bool(env.batch_size)
 
 
 def _are_running(env: Any) -> bool:
     """Whether each env of a batch of ours may be stepped."""
-    return not any(bytes(env.engine.block.state).translate(None, bytes([RowState.RUNNING])))
-
-
-def _on_cpu(specs: EnvSpecs) -> EnvSpecs:
-    moved = EnvSpecs("cpu", specs.batch_size)
-    moved._specs = {kind: spec.to("cpu") for kind, spec in specs._specs.items()}
-    moved.batch_locked = specs.batch_locked
-    return moved
+    return set(bytes(env.engine.block.state)) <= {RowState.RUNNING}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -13,7 +14,7 @@ from gymbridge.engine.block import Block
 from gymbridge.envs.parcels import Packer, Parcel
 from gymbridge.envs.placed_leaves import EnvPlaces, tensors_of
 
-__all__ = ["GivenColumns", "GivenRows", "Message", "RemoteInputs", "RoundInputs", "Sent", "inputs_of_rows"]
+__all__ = ["GivenColumns", "GivenRows", "PackedInputs", "RemoteInputs", "RoundInputs", "Sent", "inputs_of_rows"]
 
 Key: TypeAlias = tuple[str, ...]
 
@@ -62,11 +63,15 @@ class RoundInputs:
     root: Callable[[int], TensorDictBase] | None = None
 
 
-class Message(NamedTuple):
+class PackedInputs(NamedTuple):
     """What has no place in the block, packed for one worker."""
 
     kind: Callable[..., Sent]
     parcel: Parcel
+
+    def unpacked(self) -> Sent:
+        """In the worker: what its rows are given."""
+        return self.kind(*self.parcel.unpacked())
 
 
 def inputs_of_rows(places: Sequence[EnvPlaces], block: Block) -> list[dict[Key, torch.Tensor]]:
@@ -90,8 +95,13 @@ class RemoteInputs:
     """
 
     def __init__(self, places: Sequence[EnvPlaces], block: Block, packer: Packer):
-        self._placed = inputs_of_rows(places, block)
+        self._places = places
+        self._block = block
         self._packer = packer
+
+    @cached_property
+    def _placed(self) -> list[dict[Key, torch.Tensor]]:
+        return inputs_of_rows(self._places, self._block)  # of the caller alone: a host has its own
 
     def write(self, inputs: RoundInputs) -> Sent | None:
         """Writes the leaves of steps that have a place; the rest, or None where there is none."""
@@ -131,14 +141,14 @@ class RemoteInputs:
         rest = row.exclude(*placed)
         return None if rest.is_empty() else rest
 
-    def part(self, beside: Sent, start: int, stop: int) -> Message:
+    def part(self, beside: Sent, start: int, stop: int) -> PackedInputs:
         """What the host of some rows is to get."""
         if isinstance(beside, GivenColumns):
             own: Any = [beside.keys, [value[start:stop] for value in beside.values]]
         else:
             own = [[*beside.rows[start:stop]], beside.masks and [*beside.masks[start:stop]], beside.is_reset]
-        return Message(type(beside), self._packer.packed(own))
+        return PackedInputs(type(beside), self._packer.packed(own))
 
-    def read(self, beside: Message | None) -> Sent | None:
+    def read(self, beside: PackedInputs | None) -> Sent | None:
         """In the worker: what came beside the block, from which its host reads the rest."""
-        return None if beside is None else beside.kind(*beside.parcel.unpacked())
+        return None if beside is None else beside.unpacked()

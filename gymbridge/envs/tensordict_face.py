@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict, TensorDictBase
 
+from gymbridge.engine.codes import Op
 from gymbridge.engine.host import Engine, Report
 from gymbridge.envs.device_moves import move_to
 from gymbridge.envs.engine_face import EngineFace, Rows
@@ -113,7 +114,7 @@ class TensorDictFace(EngineFace):
         self._shown_plans = [self._shown_plan(env) for env in self._envs]
         shown = [key for key in self._root_keys[0] if key not in self._left_out[0]]
         self._assemble_root = Assembler(shown, self.batch_size, device, self._sizes_of_groups("observation", "done"))
-        self._last: dict[int, OutputRow | TensorDictBase] = {}
+        self._last: dict[int, OutputRow | TensorDictBase | None] = {}
         self._last_outputs = OutputRows()
         self._given_next: dict[str, Any] = {}
         self._masks: list[torch.Tensor | None] | None = None
@@ -218,11 +219,18 @@ class TensorDictFace(EngineFace):
         if self.is_dense and type(tensordict) is TensorDict and masks is None:
             self._envs[0]._spec_plan.require_inputs(tensordict, self.batch_size[:1])
             return RowInputs(self._unbound(tensordict), None, root)
-        picked = [
-            self._row_inputs(tensordict, row, None if masks is None else masks[row]) if op else None
+        return RowInputs(self._picked_inputs(tensordict, masks, ops), masks, root)
+
+    def _picked_inputs(
+        self, tensordict: TensorDictBase, masks: Sequence[torch.Tensor | None] | None, ops: bytes
+    ) -> list[TensorDictBase | None]:
+        """What reaches each env that does something; what one is given that is reset may be anything."""
+        return [
+            self._row_inputs(tensordict, row, None if masks is None else masks[row], validated=op != Op.RESET)
+            if op
+            else None
             for row, op in enumerate(ops)
         ]
-        return RowInputs(picked, masks, root)
 
     def _unbound(self, tensordict: TensorDict) -> list[TensorDict]:
         """What reaches each env, from one ``unbind`` a leaf."""
@@ -252,9 +260,13 @@ class TensorDictFace(EngineFace):
             for name, value in given.items()
         )
 
-    def _row_inputs(self, tensordict: TensorDictBase, row: int, mask: torch.Tensor | None) -> TensorDictBase:
+    def _row_inputs(
+        self, tensordict: TensorDictBase, row: int, mask: torch.Tensor | None, *, validated: bool
+    ) -> TensorDictBase:
         given = self._row_for_env(tensordict, row)
         plan = self._envs[row]._spec_plan
+        if not validated:
+            return given
         try:
             plan.require_inputs(given)
             for key, spec in () if mask is not None else self._one_hot_actions[row]:  # a batch looks for itself
@@ -446,9 +458,10 @@ class TensorDictFace(EngineFace):
             self._last[row] = chosen
 
     def _latest(self, row: int) -> TensorDictBase | None:
-        last = self._last.get(row)
-        if last is None and row in self._last_outputs:
-            last = self._last_outputs.as_given(row)
+        if row in self._last:
+            last = self._last[row]
+        else:
+            last = self._last_outputs.as_given(row) if row in self._last_outputs else None
         return last.completed() if isinstance(last, OutputRow) else last
 
     def _put_together(

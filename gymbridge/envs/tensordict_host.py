@@ -22,7 +22,7 @@ from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.env_specs import EnvSpecs, difference, first_alike
 from gymbridge.envs.output_rows import OutputReader, OutputRow, OutputRows
-from gymbridge.envs.transitions import put_next
+from gymbridge.envs.transitions import root_to_reset
 from gymbridge.errors import EnvOutputError
 
 __all__ = ["HonouredMasks", "RowInputs", "TensorDictEnvDescription", "TensorDictHost", "TensorDictHostOptions"]
@@ -258,12 +258,9 @@ class TensorDictHost(FollowsPaths):
 
     def _reset_ended(self, row: int, step: OutputRow, inputs: RowInputs, kwargs: Mapping[str, Any]) -> OutputRow:
         """Resets a row, or those envs of its own batch, whose episode has just ended."""
-        env, groups = self.envs[row], self._read_step[row].groups
-        following = step.completed()
-        root = env.step_mdp(put_next(inputs.root(row), following))
-        ended, mask = groups.ended(following), inputs.mask(row)
-        groups.put_resets(root, ended if mask is None else ended & mask.to(ended.device))
-        return self._reset(row, root, env._mask(root, "_reset"), kwargs)
+        groups, next_root = self._read_step[row].groups, self.envs[row].step_mdp
+        root, mask = root_to_reset(inputs.root(row), step.completed(), next_root, groups, inputs.mask(row))
+        return self._reset(row, root, mask, kwargs)
 
     def _read(self, method: str, reader: OutputReader, env: EnvBase, made: object, *, is_complete: bool) -> OutputRow:
         try:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase, is_leaf_nontensor
 
+from gymbridge.envs.done_groups import DoneGroups
 from gymbridge.envs.inputs import NestedKey
 from gymbridge.envs.spec_keys import leaf_keys
 from gymbridge.envs.tensordicts import entry, fill, leaf_paths, picked_rows, put_entry, row_of, tensordict_of
 from gymbridge.specs import Composite
 
-__all__ = ["NextRoot", "keep_asleep", "put_first", "put_next", "step_mdp"]
+__all__ = ["NextRoot", "keep_asleep", "put_first", "put_next", "root_to_reset", "step_mdp"]
 
 
 def put_first(
@@ -144,6 +145,28 @@ def keep_asleep(
             own = latest.get(key, None)
         if own is not None:
             root.set(key, picked_rows(mask, root.get(key), own))
+
+
+def root_to_reset(
+    root: TensorDictBase,
+    following: TensorDictBase,
+    next_root: Callable[[TensorDictBase], TensorDictBase],
+    groups: DoneGroups,
+    mask: torch.Tensor | None,
+) -> tuple[TensorDictBase, torch.Tensor | None]:
+    """What the reset is given of an env, or of a batch, that has ended in a step; and which of the batch it resets.
+
+    Args:
+        root: what the caller has, without ``"next"``; it is changed.
+        following: what the step gave, with every flag.
+        next_root: makes the root after a step.
+        groups: those of the env's flags.
+        mask: which envs of the batch were stepped; None for all.
+    """
+    made = next_root(put_next(root, following))
+    ended = groups.ended(following)
+    groups.put_resets(made, ended if mask is None else ended & mask.to(ended.device))
+    return made, groups.mask(made, "_reset", made.batch_size)
 
 
 class NextRoot:

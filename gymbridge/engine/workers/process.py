@@ -20,6 +20,7 @@ from gymbridge.engine.workers import descriptors
 from gymbridge.engine.workers.channel import Channel
 from gymbridge.engine.workers.interpreter import interrupts_blocked, new_interpreter
 from gymbridge.engine.workers.parent_death import die_with_lifeline
+from gymbridge.engine.workers.registrations import forget_ids
 from gymbridge.engine.workers.starter import Starter
 from gymbridge.engine.workers.starter_main import Message
 from gymbridge.engine.workers.surroundings import Surroundings
@@ -317,6 +318,7 @@ def _run_inherited(given: Sequence[int], job: Job, environ: Mapping[str, str]) -
     die_with_lifeline(lifeline)
     os.environ.clear()
     os.environ.update(environ)
+    forget_ids()  # those that this process was given, if it is a worker that starts one
     return run_job(WorkerDescriptors(-1, connection, wake_read, wake_write, tuple(passed)).side(), lambda: job)
 
 

@@ -19,7 +19,7 @@ from gymnasium.envs.registration import EnvSpec, registry
 from gymbridge.engine.workers.pickling import dumps
 from gymbridge.errors import UnpicklableError
 
-__all__ = ["Registrations", "expect_ids_again", "registered", "restore_ids"]
+__all__ = ["Registrations", "expect_ids_again", "forget_ids", "registered", "restore_ids"]
 
 _sent: dict[str, EnvSpec] = {}
 """In a worker: the ids that it was given."""
@@ -46,6 +46,11 @@ def restore_ids() -> None:
     changed of them.
     """
     registry.update(_sent)
+
+
+def forget_ids() -> None:
+    """In a fork of a worker, whose ids are as they are here: has ``restore_ids`` do nothing."""
+    _sent.clear()
 
 
 @dataclass(frozen=True)

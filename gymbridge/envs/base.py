@@ -17,7 +17,7 @@ from gymbridge.envs.env_kind import EnvKind
 from gymbridge.envs.env_specs import KINDS, EnvSpecs, fake_tensordict, nothing_gained, shown_before
 from gymbridge.envs.inputs import DeviceLike, as_seed, env_device
 from gymbridge.envs.rollouts import rollout
-from gymbridge.envs.tensordicts import entry, leaf_paths, picked_rows, with_entries
+from gymbridge.envs.tensordicts import entry, leaf_paths, picked_rows, put_entry, with_entries
 from gymbridge.envs.transitions import keep_asleep, put_first, put_next
 from gymbridge.errors import EnvOutputError
 
@@ -405,8 +405,14 @@ class EnvBase(EnvSpecs, ABC):
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Writes a random action into the TensorDict, or into a new one ``[*B]``, and returns it."""
         self._require_batch_size("rand_action", tensordict)
-        action = self.full_action_spec.rand(self._lead(tensordict))
-        return action if tensordict is None else tensordict.update(action)
+        lead = self._lead(tensordict)
+        leaves = self._spec_plan.root_actions
+        if tensordict is None or leaves is None or type(tensordict) is not TensorDict:
+            action = self.full_action_spec.rand(lead)
+            return action if tensordict is None else tensordict.update(action)
+        for name, spec in leaves:
+            put_entry(tensordict, name, spec.rand(lead))
+        return tensordict
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """:meth:`step` with a random action."""

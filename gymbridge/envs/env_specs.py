@@ -221,6 +221,7 @@ class SpecPlan:
         optional: keys of what reaches the env beside these: what stands under ``"next"`` at a key of the specs, and
             masks of groups.
         names: keys of actions and states, where all stand at the root, else None.
+        root_actions: names and specs of the actions, where all are tensors at the root, else None.
         groups: the groups of end-of-episode flags.
         group_sizes: path of each group of observations or flags, outer ones first -> its batch size.
         next_root: makes the root of the next step.
@@ -230,6 +231,7 @@ class SpecPlan:
         observations, rewards, flags = env.full_observation_spec, env.full_reward_spec, env.full_done_spec
         states = env.full_state_spec
         self.required = [*env.full_action_spec.items(True, True), *states.items(True, True)]
+        self.root_actions = _tensors_at_the_root(env.full_action_spec)
         names = [key for key, _ in self.required]
         self.names = (
             [key for key in names if isinstance(key, str)] if all(isinstance(key, str) for key in names) else None
@@ -265,6 +267,12 @@ class SpecPlan:
             )
             return given
         return tensordict.select(*self.inputs, strict=False)
+
+
+def _tensors_at_the_root(spec: Composite) -> list[tuple[str, TensorSpec]] | None:
+    """The entries of a spec that is no stack and has no groups and no data that are no tensors; else None."""
+    entries = [(name, leaf) for name, leaf in spec.items() if isinstance(name, str)] if type(spec) is Composite else []
+    return entries if entries and all(leaf.dtype is not None for _, leaf in entries) else None
 
 
 def fake_tensordict(

@@ -82,7 +82,7 @@ def with_entries(tensordict: TensorDictBase, entries: dict[str, Any]) -> TensorD
     return copy
 
 
-def put_entry(tensordict: TensorDictBase, key: str, value: TensorDictBase) -> None:
+def put_entry(tensordict: TensorDictBase, key: str, value: TensorDictBase | torch.Tensor) -> None:
     """Sets a root key to a value that has the TensorDict's batch size, moving it if the TensorDict has another device.
 
     Raises:

@@ -11,7 +11,7 @@ from engines import EVERY_ENGINE, WITH_WORKERS
 from gymbridge import ParallelEnv, SerialEnv
 from gymbridge.envs import EnvBase
 
-__all__ = ["ALONE", "BATCHES", "TensorDictEngine"]
+__all__ = ["ALONE", "BATCHES", "TensorDictEngine", "serial"]
 
 Maker = Callable[[], EnvBase]
 

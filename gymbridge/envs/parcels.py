@@ -10,7 +10,9 @@ import cloudpickle
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict
 
+from gymbridge.engine.workers.pickling import what_cannot_be_pickled
 from gymbridge.envs.tensordicts import non_tensor, tensordict_of
+from gymbridge.errors import UnpicklableError
 
 __all__ = ["Packer", "Parcel"]
 
@@ -85,46 +87,51 @@ class Packer:
         """The parcel of a value.
 
         Raises:
-            TypeError: with ``consolidate``, a tensor that has no plain bytes: a sparse one, say.
+            TypeError: with ``consolidate``, a tensor that has no plain bytes: a sparse one, say; one on the meta device
+                that is not to stay there.
+            UnpicklableError: an object that cannot be pickled; the message names its key.
         """
         packing = _Packing()
-        content = self._content(value, packing)
-        contents = content, [tuple(place) for place in packing.places]
-        # what only the caller's __main__ knows takes cloudpickle, which costs several times as much
-        pickled: bytes = pickle.dumps(contents, 5) if packing.is_plain else cloudpickle.dumps(contents)
-        return Parcel(pickled, packing.buffers)
+        contents = self._content(value, packing, ()), [tuple(place) for place in packing.places]
+        if not packing.objects:
+            return Parcel(pickle.dumps(contents, 5), packing.buffers)
+        try:  # what only the caller's __main__ knows takes cloudpickle, which costs several times as much
+            return Parcel(cloudpickle.dumps(contents), packing.buffers)
+        except Exception as error:
+            raise _unpicklable(packing.objects, error) from error
 
-    def _content(self, value: Any, packing: _Packing) -> Any:
+    def _content(self, value: Any, packing: _Packing, path: tuple[str, ...]) -> Any:
         kind = type(value)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
-            return self._put(value, packing)
+            return self._put(value, packing, path)
         if kind is TensorDict:
-            entries = {name: self._content(part, packing) for name, part in value._tensordict.items()}
+            entries = {name: self._content(part, packing, (*path, name)) for name, part in value._tensordict.items()}
             return _GROUP, entries, tuple(value.batch_size), self._device(value.device)
         if kind is LazyStackedTensorDict:
-            return _STACK, [self._content(part, packing) for part in value.tensordicts], value.stack_dim
+            return _STACK, [self._content(part, packing, path) for part in value.tensordicts], value.stack_dim
         if kind is NonTensorData and not value.batch_size:
-            packing.is_plain = packing.is_plain and type(value.data) in _PLAIN
+            packing.note(value.data, path)
             return _DATA, value.data
         if kind is list or kind is tuple:
-            return (_LIST if kind is list else _TUPLE), [self._content(part, packing) for part in value]
-        packing.is_plain = packing.is_plain and kind in _PLAIN
+            return (_LIST if kind is list else _TUPLE), [self._content(part, packing, path) for part in value]
+        packing.note(value, path)
         return _WHOLE, value
 
-    def _put(self, tensor: torch.Tensor, packing: _Packing) -> Any:
+    def _put(self, tensor: torch.Tensor, packing: _Packing, path: tuple[str, ...]) -> Any:
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
             if self._consolidate:
                 raise TypeError(
-                    f"consolidate: got True with a tensor of {tensor.layout} and {tensor.dtype}, which cannot be "
-                    f"packed into one; give consolidate=False"
+                    f"consolidate: got True with {_named(path)}a tensor of {tensor.layout} and {tensor.dtype}, which "
+                    f"cannot be packed into one; give consolidate=False"
                 )
-            packing.is_plain = False
-            return _WHOLE, tensor.detach().cpu()
+            sent = tensor.detach().cpu()
+            packing.note(sent, path)
+            return _WHOLE, sent
         device = self._device(tensor.device) if self._keeps_devices and tensor.device != _CPU else None
         shape = tuple(tensor.shape)
         if tensor.is_meta:
             if device is None:
-                raise TypeError(f"got a tensor {[*shape]} on the meta device, which holds no values that can be sent")
+                raise TypeError(f"{_named(path)}a tensor {[*shape]} on the meta device holds no values to be sent")
             tensor = torch.empty(0, dtype=tensor.dtype)
         buffer, offset = packing.put(_bytes_of(tensor), in_one=self._consolidate)
         packing.places.append(_Place(_name_of(tensor.dtype), shape, buffer, offset, tensor.numel(), device))
@@ -142,8 +149,13 @@ class _Packing:
     def __init__(self) -> None:
         self.places: list[_Place] = []
         self.buffers: list[bytearray] = []
-        self.is_plain = True
-        """Whether the contents are of types that every process knows."""
+        self.objects: list[tuple[tuple[str, ...], Any]] = []
+        """Key and value of what is of no type that every process knows."""
+
+    def note(self, value: Any, path: tuple[str, ...]) -> None:
+        """Takes down what is of no such type."""
+        if type(value) not in _PLAIN:
+            self.objects.append((path, value))
 
     def put(self, data: Any, *, in_one: bool) -> tuple[int, int]:
         """Appends bytes to the one buffer, or to a new one; which it is, and where they begin."""
@@ -155,6 +167,29 @@ class _Packing:
         offset = len(buffer)
         buffer += data
         return 0, offset
+
+
+def _unpicklable(objects: list[tuple[tuple[str, ...], Any]], error: Exception) -> UnpicklableError:
+    """The error that names which of the objects cannot be pickled."""
+    path, value = next(each for each in objects if each is objects[-1] or not _can_be_pickled(each[1]))
+    within, culprit = what_cannot_be_pickled(value)
+    part = f"{', '.join(within)} in it is" if within else "it is"
+    return UnpicklableError(
+        f"{_named(path)}a {type(value).__qualname__} cannot be sent to another process: {part} of type "
+        f"{type(culprit).__qualname__}, which cannot be pickled ({error})"
+    )
+
+
+def _can_be_pickled(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _named(path: tuple[str, ...]) -> str:
+    return f"{'.'.join(path)}: " if path else ""
 
 
 def _bytes_of(tensor: torch.Tensor) -> Any:

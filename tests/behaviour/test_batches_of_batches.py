@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from by_hand import assert_equal
+from engines import EVERY_ENGINE
 from tensordict import TensorDict
-from tensordict_engines import TensorDictEngine
+from tensordict_engines import TensorDictEngine, serial
 from tensordict_zoo import TENSORDICT_ENVS, CountingTensorDictEnv
 from zoo import CountingEnv
 
@@ -19,7 +20,8 @@ from gymbridge.envs import EnvBase, check_env_specs
 
 def outer(engine: TensorDictEngine, maker: Callable[[int], object], inner: int = 2) -> EnvBase:
     """A batch of batches ``[3, inner]``, whose envs have the indices from 0 on."""
-    one = type(engine)(engine.name, inner, engine.build)
+    build = engine.build if engine.in_process or EVERY_ENGINE else serial  # workers of workers take seconds to start
+    one = type(engine)(engine.name, inner, build)
     return engine.make(lambda row: one.make(maker, row * inner))  # type: ignore[arg-type]
 
 

@@ -156,6 +156,7 @@ class GymHost(FollowsPaths):
         self._warn_of_unknown_infos = options.warn_of_unknown_infos
 
         num_rows = len(self.envs)
+        self._first_row = block.layout.first_row
         self._actions = action_tree(self.envs[0].action_space)
         self._one_action = self._actions.is_leaf
         self._no_actions = [None] * num_rows
@@ -310,8 +311,8 @@ class GymHost(FollowsPaths):
         if unknown:
             self._warn_of_unknown_infos = False
             warnings.warn(
-                f"env {row}: info entries that were not there when the env was looked at are left out: {unknown}. "
-                f"Name them with info=Composite(...) to keep them.",
+                f"env {self._first_row + row}: info entries that were not there when the env was looked at are left "
+                f"out: {unknown}. Name them with info=Composite(...) to keep them.",
                 stacklevel=2,
             )
 

@@ -84,6 +84,8 @@ class Layout:
     """
 
     sections: Mapping[str, Mapping[Key, Field]]
+    first_row = 0
+    """The number that the first of these rows has for whoever has them all."""
 
     def __init__(self, num_rows: int, *, input: Iterable[Leaf], next: Iterable[Leaf], root: Iterable[Leaf]):
         byte = np.dtype(np.uint8)
@@ -128,6 +130,7 @@ class Layout:
             (2, 48)
         """
         part = copy(self)
+        part.first_row = self.first_row + start
         part.num_rows = stop - start
         part.sections = {
             name: {key: _rows_of(field, start, stop) for key, field in fields.items()}

@@ -17,7 +17,7 @@ from agreement import assert_same
 from generated_envs import Plan, PlannedEnv, makers
 from gymnasium import spaces
 from vector_classes import travels
-from waiting_envs import acting, release
+from waiting_envs import ActingEnv, acting, release
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
@@ -354,6 +354,7 @@ def test_some_rows_of_a_block_are_a_block() -> None:
     assert whole.next["x",].tolist() == [[0, 0], [0, 0], [1, 2], [3, 4], [0, 0]]
     assert whole.next["y",].tolist() == [0, 0, 0, 7, 0]
     assert list(whole.state) == [0, 0, 0, RowState.ENDED, 0]
+    assert part.layout.rows(1, 2).first_row == 3
     assert list(whole.source) == [0, 0, Source.ROOT, 0, 0]
     assert part.layout.num_rows == 2
     assert part.next["o",].shape == (2,)
@@ -370,3 +371,17 @@ def test_inputs_of_rows_are_read_where_they_were_written() -> None:
     assert first.tolist() == [1, 2]
     assert second.dtype == np.float64
     assert caller.write(None) is None
+
+
+def test_a_warning_of_some_rows_has_the_number_that_the_caller_knows() -> None:
+    class Talks(ActingEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            return super().reset(**kwargs)[0], {"seen": 1.0, "late": 2.0} if self.index else {"seen": 1.0}
+
+    seen = Leaf(("seen",), (), np.dtype("f8"))
+    options = GymHostOptions(info_leaves=(seen,), warn_of_unknown_infos=True)
+    envs = [Talks(index) for index in range(2)]
+    layout = Layout.of([options.describe(env) for env in [*envs, *envs]])
+    host = options.host(envs, Block(layout.rows(2, 4), Block(layout)._memory))
+    with pytest.warns(UserWarning, match=r"^env 3: info entries .* \['late'\]"):
+        host.run(bytes([Op.RESET] * 2), None)

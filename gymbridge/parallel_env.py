@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -115,6 +116,11 @@ class ParallelEnv(BatchedEnvBase):
         shutdown_timeout: float | None = 10.0,
         **options: Any,
     ):
+        if unknown := sorted(options.keys() - _OF_EVERY_BATCH):
+            raise TypeError(
+                f"{type(self).__name__}: got the unknown options {unknown}, expected some of "
+                f"{sorted({*_CONFIGURABLE, *_OF_EVERY_BATCH, 'serial_for_single'})}"
+            )
         super().__init__(num_envs, create_env_fn, num_workers=num_workers, use_buffers=use_buffers, **options)
         if num_workers is None:
             self.num_workers = min(self.num_envs, len(usable_cores()))
@@ -173,7 +179,9 @@ class ParallelEnv(BatchedEnvBase):
             )
         unknown = sorted(set(options) - _CONFIGURABLE - {"use_buffers"})
         if unknown:
-            raise TypeError(f"configure_parallel: got {unknown}, expected some of {sorted(_CONFIGURABLE)}")
+            raise TypeError(
+                f"configure_parallel: got {unknown}, expected some of {sorted({*_CONFIGURABLE, 'use_buffers'})}"
+            )
         merged = {**self._configuration, **options}
         if "shared_memory" in options and "memmap" not in options and options["shared_memory"] is not None:
             merged["memmap"] = None  # one or the other: what is said last holds
@@ -321,6 +329,9 @@ _CONFIGURABLE = frozenset(
         "shutdown_timeout",
     }
 )
+
+
+_OF_EVERY_BATCH = frozenset(inspect.signature(BatchedEnvBase.__init__).parameters) - {"self"}
 
 
 def _followed(

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from gymbridge.engine.codes import RowState
-from gymbridge.errors import EnvOutputError
+from gymbridge.errors import EnvOutputError, WorkerDiedError
 
 __all__ = ["fail_rows", "mark_error", "raise_env_error", "unmarked", "why_not_stepped"]
 
@@ -17,12 +17,14 @@ def raise_env_error(errors: Mapping[int, Exception]) -> NoReturn:
 
     The exception gets ``env_index`` as an attribute and, on Python 3.11 and later, a note that names the env and the
     others that failed in the same call; a type that takes neither comes through bare. What an env returned against its
-    spaces is told with the env's index in the message.
+    spaces is told with the env's index in the message. The death of a worker names its envs itself.
     """
     row = min(errors)
     error = errors[row]
     if type(error) is EnvOutputError and not str(error).startswith(f"env {row}: "):
         error.args = (f"env {row}: {error}",)
+    if isinstance(error, WorkerDiedError):  # no env raised it, and it names those that it concerns
+        raise error
     others = sorted(set(errors) - {row})
     mark_error(error, row, f"raised by env {row}" + (f"; envs {others} failed in the same call" if others else ""))
     raise error

@@ -203,9 +203,12 @@ class EngineEnv(OneCallAtATime, EnvBase):
     def last_partial(self) -> TensorDictBase | None:
         """What the other envs gave in the last call in which an env raised; None if none ever did.
 
+        Where each env stands now, after ends and resets in that call too, is what a ``reset`` shows whose mask picks
+        no env.
+
         Returns:
-            The TensorDict that the call would have returned, with ``"_failed"``, bool ``[*B]``, true for the envs that
-            raised: their rows are as those of envs that were not stepped.
+            The TensorDict that the call would have returned, of ``step_and_maybe_reset`` the first, with ``"_failed"``,
+            bool ``[*B]``, true for the envs that raised: their rows are as those of envs that were not stepped.
         """
         return None if self._engine_face is None else self._engine_face.partial
 

@@ -10,6 +10,7 @@ from by_hand import assert_equal, is_lazy
 from tensordict import TensorDict, TensorDictBase
 from tensordict_oracle import leaves_of
 from tensordict_zoo import CountingTensorDictEnv, NestedEnv, TaskEnv
+from zoo import CountingEnv
 
 from gymbridge.errors import EnvOutputError
 
@@ -205,3 +206,45 @@ def test_it_closes_after_an_error(env: Any) -> None:
     assert env.last_partial()["_failed"].all()
     env.close()
     assert env.reset().batch_size == (3,)
+
+
+class BreaksInItsSecondStep(CountingTensorDictEnv):
+    def _step(self, tensordict: Any) -> Any:
+        if self.t == 1:
+            raise LookupError("broken")
+        return super()._step(tensordict)
+
+
+class GymnasiumBreaksInItsSecondStep(CountingEnv):
+    def step(self, action: Any) -> Any:
+        if self.t == 1:
+            raise LookupError("broken")
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("makers", "shown"),
+    [
+        ([lambda: CountingTensorDictEnv(0, [2]), lambda: BreaksInItsSecondStep(0)], ("count", 0)),
+        ([lambda: CountingEnv([2]), lambda: GymnasiumBreaksInItsSecondStep([9])], ("observation", 1)),
+    ],
+    ids=["TensorDict", "gymnasium"],
+)
+def test_where_each_env_stands_after_an_error_is_what_a_reset_of_none_shows(
+    batched_env: Any, makers: list[Any], shown: tuple[str, int]
+) -> None:
+    """One that ended in the call has been reset since: a step goes on from there, and not from its end."""
+    key, position = shown
+    env = batched_env(2, makers)
+    td = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
+    with pytest.raises(LookupError, match="broken"):
+        env.step_and_maybe_reset(env.rand_action(td))
+    partial = env.last_partial()
+    assert partial["_failed"].tolist() == [False, True]
+    assert partial["next", "done"].tolist() == [[True], [False]]
+    root = env.reset(TensorDict({"_reset": torch.zeros(2, dtype=torch.bool)}, [2]))
+    assert root[key][:, position].tolist() == [0, 1]
+    assert not root["done"].any()
+    td = env.rand_action(root).set("_step", torch.tensor([True, False]))
+    assert env.step(td)["next", key][:, position].tolist() == [1, 1]
+    env.close()

@@ -106,8 +106,8 @@ class EngineFace(ABC):
         report = self._round(ops, self._reset_inputs(tensordict, mask), reset_kwargs)
         try:
             first = self._root_of(tensordict, self._untouched(idle, report), report)
-        except BaseException:  # an interrupt or no memory: the caller does not see what the envs did
-            fail_rows(self._block.state, ops)
+        except BaseException as error:  # an interrupt or no memory: the caller does not see what the envs did
+            self._not_shown(ops, report, error)
             raise
         if report.errors:
             keys = self.groups.mask_keys("_reset")
@@ -122,8 +122,8 @@ class EngineFace(ABC):
         report = self._run(tensordict, mask, ops)
         try:
             following = self._next_of(tensordict, self._untouched(idle, report), report)
-        except BaseException:
-            fail_rows(self._block.state, ops)
+        except BaseException as error:
+            self._not_shown(ops, report, error)
             raise
         if report.errors:
             self._fail(self._stepped(tensordict, following), report)
@@ -141,8 +141,8 @@ class EngineFace(ABC):
             untouched = self._untouched(idle, report)
             following = self._next_of(tensordict, untouched, report)
             root = self._root_of(tensordict, untouched, report, following)
-        except BaseException:
-            fail_rows(self._block.state, ops)
+        except BaseException as error:
+            self._not_shown(ops, report, error)
             raise
         if report.errors:
             self._fail(self._stepped(tensordict, following), report)
@@ -154,12 +154,18 @@ class EngineFace(ABC):
         report = self._run(tensordict, None, ops)
         try:
             shown = self._latest_of(tensordict, self._untouched(None, report), report)
-        except BaseException:
-            fail_rows(self._block.state, ops)
+        except BaseException as error:
+            self._not_shown(ops, report, error)
             raise
         if report.errors:
             self._fail(self._stepped(tensordict, shown), report)
         return shown
+
+    def _not_shown(self, ops: bytes, report: Report, error: BaseException) -> None:
+        """Takes down that what the envs did could not be put together; the error of one that raised is raised first."""
+        fail_rows(self._block.state, ops)
+        if report.errors and isinstance(error, Exception):
+            raise_env_error(report.errors)
 
     def _run(self, tensordict: TensorDictBase, mask: torch.Tensor | None, ops: bytes) -> Report:
         if self.engine.unsettled:

@@ -83,6 +83,11 @@ class OutputRow(NamedTuple):
         made: TensorDictBase = self.layout.assemble(self.values)
         return made if self.is_complete else self.layout.reader.groups.completed(made)
 
+    def copied(self) -> OutputRow:
+        """The same in tensors that the env does not have."""
+        values = [value.clone() if isinstance(value, torch.Tensor) else value for value in self.values]
+        return self._replace(values=values)
+
     def with_every_flag(self) -> OutputRow:
         """The same with every flag, leaf by leaf."""
         if self.is_complete:

@@ -93,11 +93,6 @@ class RemoteTensorDictFace(TensorDictFace):
                 return RoundInputs(GivenColumns(*self._input_columns(tensordict)), None, root)
         return RoundInputs(GivenRows(self._picked_inputs(tensordict, masks, ops), masks, False), masks, root)
 
-    def _has_faulty_one_hot(self, tensordict: TensorDictBase) -> bool:
-        """Whether a one-hot action, of any env, is none: the one that is stepped is then named."""
-        actions = self.specs["action"]
-        return any(actions[key].faults(tensordict.get(key), key) for key, _ in self._one_hot_actions[0])
-
     # ---------------------------------------------------------------- what they gave
 
     def _round(self, ops: bytes, inputs: RoundInputs, reset_kwargs: Sequence[Mapping[str, Any]] | None) -> Report:

@@ -218,8 +218,14 @@ class TensorDictFace(EngineFace):
         root = partial(self._row_root, tensordict)
         if self.is_dense and type(tensordict) is TensorDict and masks is None:
             self._envs[0]._spec_plan.require_inputs(tensordict, self.batch_size[:1])
-            return RowInputs(self._unbound(tensordict), None, root)
+            if not self._has_faulty_one_hot(tensordict):
+                return RowInputs(self._unbound(tensordict), None, root)
         return RowInputs(self._picked_inputs(tensordict, masks, ops), masks, root)
+
+    def _has_faulty_one_hot(self, tensordict: TensorDictBase) -> bool:
+        """Whether a one-hot action, of any env, is none: the one that is stepped is then named."""
+        actions = self.specs["action"]
+        return any(actions[key].faults(tensordict.get(key), key) for key, _ in self._one_hot_actions[0])
 
     def _picked_inputs(
         self, tensordict: TensorDictBase, masks: Sequence[torch.Tensor | None] | None, ops: bytes

@@ -161,6 +161,8 @@ class TensorDictHost(FollowsPaths):
                 if ops[row] == Op.STEP_MAYBE_RESET:
                     try:
                         with_kwargs = reset_kwargs[row] if reset_kwargs else {}
+                        if steps.layout is None:  # the env's own tensors, which its reset may write into
+                            steps[row] = steps[row].copied()
                         resets[row] = self._reset_ended(row, steps[row], inputs, with_kwargs)
                     except Exception as error:
                         self._fail(row, error, report)

@@ -13,8 +13,8 @@ from zoo import CountingEnv
 
 from gymbridge import SerialEnv
 from gymbridge.envs import EnvBase, GymEnv, check_env_specs
-from gymbridge.errors import EnvOutputError
-from gymbridge.specs import Composite, Unbounded
+from gymbridge.errors import EnvOutputError, SpecError
+from gymbridge.specs import Composite, OneHot, Unbounded
 
 
 class Walk(EnvBase):
@@ -298,3 +298,71 @@ def test_one_env_of_a_gym_env_batch_may_be_left_out_with_an_action_that_is_no_ch
     td["action"][0, 1] = False
     td["_step"] = torch.tensor([[True, False], [True, True]])
     env.step(td)
+
+
+# ---------------------------------------------------------------- what one row does to what is handed out
+
+
+class EndsAt2(InPlace):
+    """Ends at 2, and zeroes in its reset the tensor that it handed out."""
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        self.x.zero_()
+        return TensorDict(x=self.x)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return super()._step(tensordict).set("terminated", self.x == 2)
+
+
+@pytest.mark.parametrize("lazy", LAZY)
+@pytest.mark.parametrize("mask", [[True, True], [True, False]])
+def test_a_final_observation_outlives_the_reset_in_the_same_tensor(batched_env: Any, lazy: bool, mask: Any) -> None:
+    env = batched_env(2, EndsAt2, share_individual_td=lazy)
+    _, td = env.step_and_maybe_reset(env.rand_action(env.reset()))
+    td = env.rand_action(td).set("_step", torch.tensor(mask))
+    td, root = env.step_and_maybe_reset(td)
+    assert td["next", "x"][0].tolist() == [2.0]
+    assert root["x"][0].tolist() == [0.0]
+
+
+class OneOfThree(Walk):
+    """Chooses one of three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_spec = OneHot(3, dtype=torch.float32)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return TensorDict(x=tensordict["action"].sum(-1, keepdim=True), reward=torch.ones(1))
+
+
+@pytest.mark.parametrize("action", [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
+def test_a_one_hot_action_that_is_none_is_refused(batched_env: Any, action: list[float]) -> None:
+    env = batched_env(2, OneOfThree)
+    td = env.rand_action(env.reset())
+    td["action"][1] = torch.tensor(action)
+    with pytest.raises(SpecError, match=r"env 1: 'action': out of domain"):
+        env.step(td)
+
+
+class Grows(Walk):
+    """Gives more and more that is in no spec, and raises at 2 if it is told to."""
+
+    raises = False
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        stepped = super()._step(tensordict)
+        if self.raises:
+            raise ZeroDivisionError("the env's own")
+        return stepped.set("extra", torch.ones(len(self.calls)))
+
+
+def test_the_error_of_an_env_comes_before_that_of_rows_that_do_not_fit(batched_env: Any) -> None:
+    env = batched_env(3, Grows)
+    td = env.rand_action(env.reset())
+    td = env.step(td)
+    td["_reset"] = torch.tensor([True, False, False])
+    td = env.rand_action(env.reset(td).exclude("next"))
+    env.set_attr("raises", [False, True, False])
+    with pytest.raises(ZeroDivisionError, match="the env's own"):
+        env.step(td)

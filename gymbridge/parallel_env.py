@@ -206,6 +206,7 @@ class ParallelEnv(BatchedEnvBase):
             daemon=own["daemon"],
             worker_affinity=own["worker_affinity"],
             num_sub_threads=own["num_sub_threads"],
+            torch_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
             start_timeout=own["start_timeout"],
             shutdown_timeout=own["shutdown_timeout"],
             preload=_WITH_TORCH if self._runs_tensordict_envs() else (),

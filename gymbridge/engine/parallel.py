@@ -55,6 +55,7 @@ class ParallelEngine(Generic[Description]):
         worker_affinity: the cores of each worker, a sequence with one entry a worker or a function of its number; None
             for all.
         num_sub_threads: threads of numerical libraries in a worker; None to leave them alone.
+        torch_dtype: the name of torch's default dtype in a worker that has torch; None to leave it alone.
         start_timeout: seconds until all envs are made.
         shutdown_timeout: seconds that ``close`` gives the workers unless it is told otherwise.
         preload: modules that the envs need and that take long to import, see
@@ -101,6 +102,7 @@ class ParallelEngine(Generic[Description]):
         daemon: bool = False,
         worker_affinity: Affinity | None = None,
         num_sub_threads: int | None = None,
+        torch_dtype: str | None = None,
         start_timeout: float | None = 60.0,
         shutdown_timeout: float | None = 10.0,
         preload: Sequence[str] = (),
@@ -118,7 +120,7 @@ class ParallelEngine(Generic[Description]):
         affinities = _affinities(worker_affinity, self.num_workers, cores)
         parts = _parts(self.num_envs, self.num_workers)
         jobs = [
-            EnvWorker(makers[part.start : part.stop], options, part.start, affinity, num_sub_threads)
+            EnvWorker(makers[part.start : part.stop], options, part.start, affinity, num_sub_threads, torch_dtype)
             for part, affinity in zip(parts, affinities, strict=True)
         ]
         threads = {} if num_sub_threads is None else dict.fromkeys(_THREAD_VARIABLES, str(num_sub_threads))

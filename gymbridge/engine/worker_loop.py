@@ -33,6 +33,7 @@ class EnvWorker:
         first_row: the row of its first env, as the caller numbers them.
         cores: those that it may use; None for all.
         num_threads: of torch, where that gets imported; None to leave it alone.
+        torch_dtype: the name of torch's default dtype, where that gets imported; None to leave it alone.
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class EnvWorker:
         first_row: int,
         cores: Iterable[int] | None,
         num_threads: int | None,
+        torch_dtype: str | None = None,
     ):
         self.makers = makers
         self.options = options
         self.first_row = first_row
         self.cores = cores
         self.num_threads = num_threads
+        self.torch_dtype = torch_dtype
 
     def __call__(self, side: WorkerSide) -> None:
         """Runs in the worker."""
@@ -55,8 +58,11 @@ class EnvWorker:
             os.sched_setaffinity(0, self.cores)
         mailbox = Mailbox(os.dup(side.descriptors[0]))
         os.register_at_fork(after_in_child=mailbox.close)
-        if "torch" in sys.modules:  # its generator is one that all forks of a process have
-            sys.modules["torch"].manual_seed(int.from_bytes(os.urandom(8), "little"))
+        if "torch" in sys.modules:
+            torch: Any = sys.modules["torch"]
+            torch.manual_seed(int.from_bytes(os.urandom(8), "little"))  # all forks of a process have the same
+            if self.torch_dtype is not None:
+                torch.set_default_dtype(getattr(torch, self.torch_dtype))
         try:
             envs = make_all(_with_ids_restored(self.makers), *self.options.kinds, first=self.first_row)
         except Exception as error:

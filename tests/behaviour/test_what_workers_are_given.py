@@ -95,6 +95,24 @@ def test_what_a_worker_cannot_unpickle_is_an_error_and_no_death(maker: Any, monk
         assert env.reset().batch_size == (2,)
 
 
+class Follows(Task):
+    """Its tensors follow torch's default dtype."""
+
+    def _step(self, tensordict: TensorDict) -> TensorDict:
+        return TensorDict({"x": torch.ones(1), "reward": torch.ones(1), "terminated": torch.tensor([False])})
+
+
+def test_torchs_default_dtype_is_that_of_the_caller() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with ParallelEnv(2, Follows) as env:
+            td = env.reset()
+            td["action"] = torch.zeros(2, 1)
+            assert env.step(td)["next", "x"].dtype is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_an_action_of_an_env_that_is_reset_may_be_anything(batched_env: Any) -> None:
     fn = [lambda: GymEnv(CountingEnv, categorical_action_encoding=False) for _ in range(2)]
     env = batched_env(2, fn, share_individual_td=False)

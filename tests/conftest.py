@@ -6,6 +6,7 @@ Nothing here imports torch: the tests in ``torch_free/`` run where it is not ins
 from __future__ import annotations
 
 import os
+import signal
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -26,6 +27,8 @@ settings.load_profile("fuzz" if os.environ.get("GYMBRIDGE_FUZZ") else "gymbridge
 
 def pytest_configure(config: pytest.Config) -> None:
     """Stop where the environment promises other versions (``EXPECT_NUMPY=1.26``) than are installed."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; tests send it, to scripts too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for package in ("gymnasium", "numpy", "tensordict", "torch"):
         expected = os.environ.get(f"EXPECT_{package.upper()}")
         if expected is None:

@@ -23,7 +23,7 @@ from gymbridge.envs.selection import ALL_KEYS, Selection
 from gymbridge.envs.tensordict_face import TensorDictFace
 from gymbridge.envs.tensordicts import Assembler
 from gymbridge.envs.transitions import root_to_reset
-from gymbridge.errors import WorkerDiedError
+from gymbridge.errors import UnpicklableError, WorkerDiedError
 
 __all__ = ["RemoteTensorDictFace"]
 
@@ -157,13 +157,11 @@ class RemoteTensorDictFace(TensorDictFace):
                 self._fail_row(row, error, report)
         try:
             self._reset_rows(given, report)
-        except WorkerDiedError:
-            raise
-        except Exception:  # something cannot be sent, and nothing has begun: whose it is shows each by itself
+        except (UnpicklableError, TypeError):  # nothing has been sent: whose fault that is shows each by itself
             for row, own in given.items():
                 try:
                     self._reset_rows({row: own}, report)
-                except Exception as error:
+                except (UnpicklableError, TypeError) as error:
                     self._fail_row(row, error, report)
 
     def _fail_row(self, row: int, error: Exception, report: Report) -> None:

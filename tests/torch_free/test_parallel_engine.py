@@ -57,7 +57,7 @@ def contents(engine: Any) -> list[Any]:
 
 
 def said(report: Any) -> Any:
-    return [report.steps, report.resets, {row: str(error) for row, error in report.errors.items()}]
+    return [dict(report.steps), dict(report.resets), {row: str(error) for row, error in report.errors.items()}]
 
 
 @pytest.fixture

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from engines import BATCHED_ENVS, ENGINES, OWN, Engine
 from tensordict_engines import ALONE, BATCHES, TensorDictEngine
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Has envs of these modules go to workers by value: where pytest finds the modules, a worker may not."""
+    for name in {item.module.__name__ for item in items if isinstance(item, pytest.Function)}:
+        module = sys.modules.get(name)
+        if module is not None and Path(__file__).parent in Path(module.__file__ or "").parents:
+            cloudpickle.register_pickle_by_value(module)
 
 
 @pytest.fixture(params=ENGINES, ids=str, scope="session")

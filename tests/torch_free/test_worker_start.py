@@ -123,14 +123,14 @@ def test_random_states_differ(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_mpi_variables_are_kept_from_workers_and_others_are_not(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID", "GYMBRIDGE_A", "GYMBRIDGE_B"):
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID", "KEPT_A", "KEPT_B"):
         monkeypatch.setenv(name, "3")
-    surroundings = Surroundings.now({"GYMBRIDGE_B": None, "GYMBRIDGE_C": "4"})
+    surroundings = Surroundings.now({"KEPT_B": None, "KEPT_C": "4"})
     environ = ask(lambda: dict(os.environ), method=method, surroundings=surroundings)
     assert {name: value for name, value in environ.items() if "MPI" in name or "PMI" in name} == {}
-    assert {name: value for name, value in environ.items() if name.startswith("GYMBRIDGE_")} == {
-        "GYMBRIDGE_A": "3",
-        "GYMBRIDGE_C": "4",
+    assert {name: value for name, value in environ.items() if name.startswith("KEPT_")} == {
+        "KEPT_A": "3",
+        "KEPT_C": "4",
     }
     assert os.environ["OMPI_COMM_WORLD_RANK"] == "3"
 

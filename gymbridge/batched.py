@@ -149,6 +149,11 @@ class BatchedEnvBase(EngineEnv):
         _ = self._face
         return self
 
+    def _face_of_gym_envs(self, engine: Engine[GymEnvDescription], options: GymFaceOptions) -> GymFace:
+        """The face of an engine that runs gymnasium envs of one kind, under this batch's own options."""
+        batch_size = torch.Size([self.num_envs])
+        return GymFace(engine, batch_size, self._device, options, self._selection, self._copy, self._non_blocking)
+
     def _take_common_device(self, devices: set[torch.device | None]) -> None:
         """Takes over the device of the envs if none was given."""
         if self._device is None and devices:
@@ -374,15 +379,7 @@ class SerialEnv(BatchedEnvBase):
         face_options = options[0] or GymFaceOptions()
         engine: LocalEngine[Any, GymEnvDescription] = LocalEngine(envs, face_options.host)
         engine.allocate()
-        return GymFace(
-            engine,
-            torch.Size([self.num_envs]),
-            self._device,
-            face_options,
-            self._selection,
-            self._copy,
-            self._non_blocking,
-        )
+        return self._face_of_gym_envs(engine, face_options)
 
     def _tensordict_face(self, made: list[Any]) -> EngineFace:
         envs = [env if isinstance(env, EnvBase) else GymEnv(env) for env in made]

@@ -21,7 +21,7 @@ from gymbridge.engine.parallel import Affinity, ParallelEngine, usable_cores
 from gymbridge.engine.workers import StartMethod
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.env_kind import EnvKind, require_like_envs
-from gymbridge.envs.gym_face import GymFace, GymFaceOptions
+from gymbridge.envs.gym_face import GymFaceOptions
 from gymbridge.envs.needs_torch import need_torch
 from gymbridge.envs.per_env import PerEnv
 from gymbridge.envs.remote_face import RemoteTensorDictFace
@@ -242,15 +242,7 @@ class ParallelEnv(BatchedEnvBase):
         face_options: GymFaceOptions = options[0] or GymFaceOptions()
         engine.describe(WrappedGymOptions(face_options.host) if wrapped[0] else face_options.host)
         engine.allocate()
-        return GymFace(
-            engine,
-            torch.Size([self.num_envs]),
-            self._device,
-            face_options,
-            self._selection,
-            self._copy,
-            self._non_blocking,
-        )
+        return self._face_of_gym_envs(engine, face_options)
 
     def _tensordict_face(self, engine: ParallelEngine[Any], kinds: list[Any]) -> EngineFace:
         for row, kind in enumerate(kinds):

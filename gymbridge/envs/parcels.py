@@ -10,7 +10,7 @@ import cloudpickle
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict
 
-from gymbridge.engine.workers.pickling import what_cannot_be_pickled
+from gymbridge.engine.workers.pickling import can_be_pickled, what_cannot_be_pickled
 from gymbridge.envs.tensordicts import non_tensor, tensordict_of
 from gymbridge.errors import UnpicklableError
 
@@ -171,21 +171,13 @@ class _Packing:
 
 def _unpicklable(objects: list[tuple[tuple[str, ...], Any]], error: Exception) -> UnpicklableError:
     """The error that names which of the objects cannot be pickled."""
-    path, value = next(each for each in objects if each is objects[-1] or not _can_be_pickled(each[1]))
+    path, value = next(each for each in objects if each is objects[-1] or not can_be_pickled(each[1]))
     within, culprit = what_cannot_be_pickled(value)
     part = f"{', '.join(within)} in it is" if within else "it is"
     return UnpicklableError(
         f"{_named(path)}a {type(value).__qualname__} cannot be sent to another process: {part} of type "
         f"{type(culprit).__qualname__}, which cannot be pickled ({error})"
     )
-
-
-def _can_be_pickled(value: Any) -> bool:
-    try:
-        cloudpickle.dumps(value)
-    except Exception:
-        return False
-    return True
 
 
 def _named(path: tuple[str, ...]) -> str:

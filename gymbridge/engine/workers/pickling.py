@@ -12,7 +12,7 @@ import cloudpickle
 
 from gymbridge.errors import UnpicklableError
 
-__all__ = ["dumps", "what_cannot_be_pickled"]
+__all__ = ["can_be_pickled", "dumps", "what_cannot_be_pickled"]
 
 _DEEPEST = 20
 
@@ -61,7 +61,7 @@ def what_cannot_be_pickled(value: Any) -> tuple[list[str], Any]:
     seen = {id(value)}
     while len(path) < _DEEPEST:
         for name, part in _parts(value):
-            if id(part) not in seen and not _can_be_pickled(part):
+            if id(part) not in seen and not can_be_pickled(part):
                 path.append(f"its {name}")
                 value = part
                 seen.add(id(part))
@@ -71,7 +71,8 @@ def what_cannot_be_pickled(value: Any) -> tuple[list[str], Any]:
     return path, value
 
 
-def _can_be_pickled(value: Any) -> bool:
+def can_be_pickled(value: Any) -> bool:
+    """Whether a value can go to a process that does not know this one's modules."""
     try:
         cloudpickle.dumps(value)
     except Exception:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from by_hand import assert_equal, is_lazy
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from tensordict import NonTensorData, TensorDict, TensorDictBase
 from tensordict_engines import TensorDictEngine
@@ -18,10 +17,7 @@ from tensordict_zoo import WORDS
 from gymbridge.envs import EnvBase
 from gymbridge.specs import NonTensor
 
-__all__ = ["QUICK", "random_inputs", "run_a_program"]
-
-PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)  # to explain a failure takes minutes
-QUICK = settings(deadline=None, max_examples=15, phases=PHASES, suppress_health_check=list(HealthCheck))
+__all__ = ["random_inputs", "run_a_program"]
 
 CALLS = ("reset", "step", "step_and_maybe_reset")
 

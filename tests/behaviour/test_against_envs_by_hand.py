@@ -10,9 +10,9 @@ import pytest
 import torch
 from by_hand import FLAGS, ByHand, assert_equal
 from engines import Engine
+from fuzzing import given_over_engines
 from generated_envs import PlannedEnv, plans
 from gymnasium import spaces
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from space_strategies import any_spaces
 from tensordict import TensorDict, TensorDictBase
@@ -20,9 +20,6 @@ from zoo import CountingEnv, DictEnv
 
 from gymbridge.errors import UnsupportedSpaceError
 from gymbridge.spaces import space_to_spec
-
-PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)  # to explain a failure takes minutes
-QUICK = settings(deadline=None, max_examples=15, phases=PHASES, suppress_health_check=list(HealthCheck))
 
 ZOO: dict[str, Callable[[int], gym.Env]] = {
     "CountingEnv": lambda index: CountingEnv(((3, 1, 5), (1, 2), (2, 4, 1))[index]),
@@ -106,14 +103,12 @@ def run_a_program(engine: Engine, make: Callable[[int], gym.Env], data: st.DataO
 
 
 @pytest.mark.parametrize("kind", ZOO)
-@QUICK
-@given(data=st.data())
+@given_over_engines(data=st.data())
 def test_any_program_over_envs_of_the_zoo(contract: Engine, kind: str, data: st.DataObject) -> None:
     run_a_program(contract, ZOO[kind], data)
 
 
-@QUICK
-@given(data=st.data())
+@given_over_engines(data=st.data())
 def test_any_program_over_generated_envs(contract: Engine, data: st.DataObject) -> None:
     plan = data.draw(plans(any_spaces().filter(translatable)), label="plan")
     run_a_program(contract, lambda index: PlannedEnv(plan, index), data, rounds=5)
@@ -136,8 +131,7 @@ class Echo(gym.Env[Any, Any]):
 
 @pytest.mark.filterwarnings("ignore:.*Casting input x")
 @pytest.mark.parametrize("categorical", [True, False], ids=["categorical", "one-hot"])
-@QUICK
-@given(space=any_spaces(min_items=1, max_leaves=4).filter(translatable))
+@given_over_engines(space=any_spaces(min_items=1, max_leaves=4).filter(translatable))
 def test_envs_are_given_actions_of_their_own_space(engine: Engine, categorical: bool, space: spaces.Space) -> None:
     """An element of the space: whatever the space, and however the actions are encoded."""
     env = engine.make(lambda: Echo(space), categorical_action_encoding=categorical)

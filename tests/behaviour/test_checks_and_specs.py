@@ -11,9 +11,9 @@ import pytest
 import torch
 from by_hand import assert_equal
 from engines import Engine
+from fuzzing import given_over_engines
 from generated_envs import PlannedEnv, plans
 from gymnasium import spaces
-from hypothesis import HealthCheck, Phase, given, settings
 from space_strategies import any_spaces
 from tensordict import TensorDict, TensorDictBase
 from tensordict_engines import TensorDictEngine
@@ -26,12 +26,6 @@ from gymbridge.errors import EnvSpecError, UnsupportedSpaceError
 from gymbridge.spaces import space_to_spec
 from gymbridge.specs import Binary, Bounded, Composite, Unbounded
 
-QUICK = settings(
-    deadline=None,
-    max_examples=15,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
-    suppress_health_check=list(HealthCheck),
-)
 INFOS = Composite(t=Unbounded((), dtype=torch.int64), nested=Composite(half=Unbounded((), dtype=torch.float64)))
 ZOO = {"CountingEnv": CountingEnv, "DictEnv": DictEnv}
 
@@ -54,8 +48,7 @@ def test_envs_that_are_right_pass(engine: Engine, maker: Any, options: dict[str,
     check_env_specs(engine.make(maker, **options))
 
 
-@QUICK
-@given(plan=plans(any_spaces().filter(translatable), any_spaces(min_items=1).filter(translatable)))
+@given_over_engines(plan=plans(any_spaces().filter(translatable), any_spaces(min_items=1).filter(translatable)))
 def test_generated_envs_pass(engine: Engine, plan: Any) -> None:
     check_env_specs(engine.make(lambda: PlannedEnv(plan)), num_steps=4)
 

@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from fuzzing import given_over_engines
 from hypothesis import strategies as st
 from tensordict_engines import ALONE
-from tensordict_programs import QUICK, run_a_program
+from tensordict_programs import run_a_program
 from tensordict_zoo import GROUPED, TENSORDICT_ENVS, MultiGroupEnv, OnlyGroupsEnv
 
 from gymbridge.envs import check_env_specs
 
 
 @pytest.mark.parametrize("kind", GROUPED)
-@QUICK
-@given(data=st.data())
+@given_over_engines(data=st.data())
 def test_any_program(kind: str, data: st.DataObject) -> None:
     run_a_program(ALONE, TENSORDICT_ENVS[kind], data)
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 from by_hand import assert_equal, is_lazy
-from hypothesis import given
+from fuzzing import given_over_engines
 from hypothesis import strategies as st
 from tensordict import TensorDict, TensorDictBase
 from tensordict_engines import BATCHES, TensorDictEngine
 from tensordict_oracle import OneByOne, leaves_of
-from tensordict_programs import QUICK, random_inputs, run_a_program
+from tensordict_programs import random_inputs, run_a_program
 from tensordict_zoo import (
     TENSORDICT_ENVS,
     BatchedEnv,
@@ -47,8 +47,7 @@ def three(request: pytest.FixtureRequest) -> TensorDictEngine:
 
 
 @pytest.mark.parametrize("kind", TENSORDICT_ENVS)
-@QUICK
-@given(data=st.data())
+@given_over_engines(data=st.data())
 def test_any_program(engine: TensorDictEngine, kind: str, data: st.DataObject) -> None:
     run_a_program(engine, TENSORDICT_ENVS[kind], data)
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from fuzzing import given_over_engines
 from hypothesis import strategies as st
 from tensordict import TensorDict
 from tensordict_engines import ALONE
-from tensordict_programs import QUICK, run_a_program
+from tensordict_programs import run_a_program
 from tensordict_zoo import TENSORDICT_ENVS, WITH_STATES_OR_INFOS, InfoEnv, RecurrentEnv
 
 
 @pytest.mark.parametrize("kind", WITH_STATES_OR_INFOS)
-@QUICK
-@given(data=st.data())
+@given_over_engines(data=st.data())
 def test_any_program(kind: str, data: st.DataObject) -> None:
     run_a_program(ALONE, TENSORDICT_ENVS[kind], data)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from by_hand import assert_equal
-from hypothesis import given
+from fuzzing import given_over_engines
 from hypothesis import strategies as st
 from tensordict import TensorDict
 from tensordict_engines import ALONE
 from tensordict_oracle import OneByOne, leaves_of
-from tensordict_programs import QUICK, run_a_program
+from tensordict_programs import run_a_program
 from tensordict_zoo import (
     GROUPED,
     TENSORDICT_ENVS,
@@ -27,8 +27,7 @@ FLAT = [kind for kind in TENSORDICT_ENVS if kind not in GROUPED]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FLAT if kind not in WITH_STATES_OR_INFOS])
-@QUICK
-@given(data=st.data())
+@given_over_engines(data=st.data())
 def test_any_program(kind: str, data: st.DataObject) -> None:
     run_a_program(ALONE, TENSORDICT_ENVS[kind], data)
 

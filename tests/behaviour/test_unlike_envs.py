@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from by_hand import assert_equal, is_lazy
+from fuzzing import given_over_engines
 from gymnasium.error import ResetNeeded
-from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict_engines import BATCHES, TensorDictEngine
 from tensordict_oracle import leaves_of
-from tensordict_programs import QUICK, run_a_program
+from tensordict_programs import run_a_program
 from tensordict_zoo import CountingTensorDictEnv, DynamicShapeEnv, NestedEnv, OnlyGroupsEnv, StringsEnv, TaskEnv
 from zoo import CountingEnv, DictEnv
 
@@ -62,8 +62,7 @@ def mask(num_envs: int, *rows: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("engine", [batch for batch in BATCHES if batch.num_envs == 3 and not batch.lazy], ids=str)
 @pytest.mark.parametrize("kind", UNLIKE)
-@QUICK
-@given(data=st.data())
+@given_over_engines(data=st.data())
 def test_any_program(engine: TensorDictEngine, kind: str, data: st.DataObject) -> None:
     """Masks, mixed rounds, seeds: as the envs one by one."""
     each = UNLIKE[kind]

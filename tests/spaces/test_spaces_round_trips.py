@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fuzzing import examples
 from gymnasium import Space, spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,8 +25,7 @@ from gymbridge.spaces import (
 from gymbridge.spaces.naming import action_tree, observation_tree, space_tree
 from gymbridge.specs import Composite
 
-many = settings(max_examples=10 * settings.default.max_examples)
-"""1,000 examples, and 10,000 with GYMBRIDGE_FUZZ=1."""
+many = settings(max_examples=examples(1000))
 
 
 @st.composite

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from agreement import assert_same
+from fuzzing import examples
 from generated_envs import Plan, PlannedEnv, makers
 from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
@@ -77,7 +78,7 @@ def assert_agree(
     return num_ended
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     observations=any_spaces().filter(batchable),
     actions=any_spaces().filter(batchable),

@@ -11,6 +11,7 @@ import pytest
 import torch
 import waiting_envs
 from agreement import assert_same
+from fuzzing import examples
 from generated_envs import Plan, PlannedEnv, makers
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
@@ -55,7 +56,7 @@ def test_workers_give_tensors_without_importing_torch() -> None:
     envs.close()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(space=any_spaces().filter(batchable), mode=st.sampled_from(MODES), copied=st.booleans())
 def test_the_values_are_those_of_numpy_output(space: spaces.Space, mode: AutoresetMode, copied: bool) -> None:
     plan = Plan(space, lengths=(1, 3), step_infos=({"x": 1},))

@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
-    from gymbridge import engine, envs, errors, spaces, specs, vector  # noqa: F401
-    from gymbridge.batched import BatchedEnvBase, SerialEnv  # noqa: F401
-    from gymbridge.parallel_env import ParallelEnv  # noqa: F401
+    # `as`: type checkers take what is imported under its own name for public.
+    from gymbridge import engine as engine
+    from gymbridge import envs as envs
+    from gymbridge import errors as errors
+    from gymbridge import spaces as spaces
+    from gymbridge import specs as specs
+    from gymbridge import vector as vector
+    from gymbridge.batched import BatchedEnvBase as BatchedEnvBase
+    from gymbridge.batched import SerialEnv as SerialEnv
+    from gymbridge.parallel_env import ParallelEnv as ParallelEnv
 
 _HOMES = {
     "BatchedEnvBase": "gymbridge.batched",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import cloudpickle
 import gymnasium as gym
@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 __all__ = ["BatchedEnvBase", "SerialEnv"]
 
 Maker = Callable[..., Any]
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _declared_as(declared: _Method) -> Callable[[Callable[..., Any]], _Method]:
+    """Gives a method that passes its arguments on the signature of another, for type checkers too."""
+    return lambda method: cast(_Method, wraps(declared)(method))
 
 
 class BatchedEnvBase(EngineEnv):
@@ -190,10 +196,8 @@ class BatchedEnvBase(EngineEnv):
         """
         raise RuntimeError(f"add_truncated_keys: call it on the envs that {type(self).__name__} runs, in their maker")
 
-    @wraps(EnvBase.rollout)
-    def rollout(  # type: ignore[override]
-        self, *args: Any, **kwargs: Any
-    ) -> TensorDictBase:
+    @_declared_as(EnvBase.rollout)
+    def rollout(self, *args: Any, **kwargs: Any) -> TensorDictBase:
         """See :meth:`EnvBase.rollout`; its steps are copies whatever ``copy`` says."""
         if self._copy:  # else each step would be a view of the last one
             return super().rollout(*args, **kwargs)

@@ -80,6 +80,8 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
         >>> envs.close()
     """
 
+    _of_halves: frozenset[str] = frozenset()
+
     def __init__(
         self,
         env_fns: Sequence[Callable[[], gym.Env[Any, Any]]],
@@ -125,6 +127,16 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
             observation_mode=observation_mode,
             autoreset_mode=autoreset_mode,
             output=make_output(output, device, reward_dtype),
+        )
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Makes a call of its two halves where a subclass changes one of these, as gymnasium's calls all are."""
+        super().__init_subclass__(**kwargs)
+        cls._of_halves = frozenset(
+            name
+            for name in ("reset", "step", "call")
+            for half in (f"{name}_async", f"{name}_wait")
+            if getattr(cls, half) is not getattr(AsyncVectorEnv, half)
         )
 
     @property
@@ -201,8 +213,20 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
             report = self._engine.receive(timeout)
         return self._after_reset(self._sent, report)
 
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """See :meth:`gymbridge.vector.SyncVectorEnv.reset`."""
+        if "reset" in self._of_halves:
+            self.reset_async(seed=seed, options=options)
+            return self.reset_wait()
+        return super().reset(seed=seed, options=options)
+
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """See :meth:`gymbridge.vector.SyncVectorEnv.step`."""
+        if self._of_halves and "step" in self._of_halves:
+            self.step_async(actions)
+            return self.step_wait()
         if self._pending is not AsyncState.DEFAULT:
             self._require_open("step")
         return super().step(actions)
@@ -274,8 +298,15 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
         Raises:
             ValueError: ``name`` is ``"reset"``, ``"step"`` or ``"close"``, which the vector env does itself.
         """
+        if "call" in self._of_halves:
+            self.call_async(name, *args, **kwargs)
+            return self.call_wait()
         _require_callable(name)
         return super().call(name, *args, **kwargs)
+
+    def render(self) -> tuple[Any, ...]:
+        """What each env renders."""
+        return self.call("render")
 
     # ---------------------------------------------------------------- the end
 
@@ -323,7 +354,7 @@ def _number_of_workers(num_workers: int | None, max_concurrency: Any, num_envs: 
     """How many workers there are to be: each runs one env at a time."""
     if max_concurrency is None:
         return num_workers
-    if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, (int, np.integer)) or max_concurrency < 1:
+    if not isinstance(max_concurrency, (int, np.integer)) or max_concurrency < 1:
         raise ValueError(f"max_concurrency: got {max_concurrency!r}, expected None or an int of 1 or more")
     if num_workers is None:
         return min(num_envs, len(usable_cores()), int(max_concurrency)) or None

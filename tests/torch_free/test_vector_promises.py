@@ -124,6 +124,45 @@ def test_a_name_of_its_own_for_a_subclass(classes: Any) -> None:
     assert texts[0] == texts[1] == (*["Mine(num_envs=3)"] * 2, *["Mine(CartPole-v1, num_envs=3)"] * 2)
 
 
+HALVES = [f"{name}_{half}" for name in ("reset", "step", "call") for half in ("async", "wait")]
+
+
+def heard(cls: Any, names: list[str], log: list[Any]) -> Any:
+    """A subclass that writes down which of its methods are called."""
+
+    def method_of(name: str) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            log.append(name)
+            return getattr(cls, name)(self, *args, **kwargs)
+
+        return method
+
+    return type("Heard", (cls,), {name: method_of(name) for name in names})
+
+
+@pytest.mark.parametrize(
+    "names",
+    [*([name] for name in HALVES), HALVES, ["step", "step_async"], ["reset", "call", "call_wait"]],
+    ids="-".join,
+)
+@NO_WORKERS
+def test_a_subclass_may_change_one_half_of_a_call(names: list[str]) -> None:
+    """gymnasium's whole calls are made of the two halves, so a subclass's half is heard of all of them."""
+    logs = []
+    for cls in ASYNC:
+        log: list[Any] = []
+        envs = heard(heard(cls, names, log), ["close"], log)(makers(Plan(BOX), 2, render_mode="ansi"))
+        envs.reset(seed=0)
+        log.append(envs.step([0, 1])[1].tolist())
+        log.append(envs.call("add", 2, twice=True))
+        log.append(envs.get_attr("label"))
+        log.append(envs.render())
+        envs.close()
+        logs.append(log)
+    assert logs[0] == logs[1]
+    assert {entry for entry in logs[0] if isinstance(entry, str)} == {*names, "close"}
+
+
 @PAIRS
 def test_what_can_be_set_and_what_cannot(classes: Any) -> None:
     for envs in both(classes, makers(Plan(BOX), 2)):

@@ -189,6 +189,18 @@ def test_each_space_as_observation_and_action(name: str, mode: AutoresetMode) ->
     agree(SPACES[name], spaces.Discrete(2) if name in NO_ACTIONS else SPACES[name], mode)
 
 
+@BOTH
+def test_items_of_an_action_have_the_order_of_the_envs_own_space(cls: Any) -> None:
+    """Whichever that of the batched space is, and of the caller's dict."""
+    space = spaces.Dict([("z", BOX), ("a", spaces.Discrete(3)), ("m", spaces.MultiBinary(2))])
+    envs = cls([lambda: ObjectEnv(space)] * 2)
+    envs.reset(seed=0)
+    actions = envs.action_space.sample()
+    envs.step({key: actions[key] for key in ("m", "z", "a")})
+    assert [list(taken[0]) for taken in envs.get_attr("actions")] == [list(space.spaces)] * 2
+    envs.close()
+
+
 # ---------------------------------------------------------------- spaces that gymnasium is told how to batch
 
 

@@ -13,7 +13,9 @@ import multiprocessing
 import pickle
 import sys
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import cloudpickle
@@ -32,6 +34,7 @@ from vector_classes import travels
 from waiting_envs import acting
 
 import gymbridge.vector
+from gymbridge.errors import EnvOutputError
 from gymbridge.vector import AsyncVectorEnv, SyncVectorEnv, make_vec
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ERROR")  # as which gymnasium tells what its workers raise
@@ -411,6 +414,80 @@ def test_actions_may_come_from_an_iterator(classes: Any) -> None:
         envs.step(iter([2, 1]))
     assert_same(ours.get_attr("calls"), theirs.get_attr("calls"))
     close(ours, theirs)
+
+
+# ---------------------------------------------------------------- what envs give
+
+ONES = np.ones(2, np.float32)
+REAL = spaces.Box(-10, 10, (2,), np.float32)
+GROUP = spaces.Dict(a=REAL, b=spaces.Discrete(5))
+GIVEN: dict[str, tuple[spaces.Space, Any, Any, Any, dict[Any, Any]]] = {
+    "a list": (REAL, [1.0, 2.0], 1.0, False, {}),
+    "float64 for float32": (REAL, np.array([0.1, 0.2]), 1.0, False, {}),
+    "an array with gaps": (REAL, np.arange(8, dtype=np.float32)[::4], 1.0, False, {}),
+    "a masked array": (REAL, ONES.view(np.ma.MaskedArray), 1.0, False, {}),
+    "values outside the space": (REAL, np.array([np.nan, 99], np.float32), 1.0, False, {}),
+    "an ordered dict": (GROUP, OrderedDict([("b", 2), ("a", ONES)]), 1.0, False, {}),
+    "a dict with more than its space has": (GROUP, {"a": ONES, "b": np.int64(2), "c": 1}, 1.0, False, {}),
+    "a list for a Tuple": (spaces.Tuple([REAL, spaces.Discrete(5)]), [ONES, 2], 1.0, False, {}),
+    "bools for a MultiBinary": (spaces.MultiBinary(2), np.array([True, False]), 1.0, False, {}),
+    "a list for a MultiBinary": (spaces.MultiBinary(2), [1, 0], 1.0, False, {}),
+    "a list for a MultiDiscrete": (spaces.MultiDiscrete([3, 4]), [1, 2], 1.0, False, {}),
+    "an array without dimensions for a Discrete": (spaces.Discrete(5), np.array(3), 1.0, False, {}),
+    "int32 for a Discrete": (spaces.Discrete(5), np.int32(3), 1.0, False, {}),
+    "a bool for a Discrete": (spaces.Discrete(5), True, 1.0, False, {}),
+    "a float for a Box without dimensions": (spaces.Box(-1, 1, (), np.float32), 0.25, 1.0, False, {}),
+    "an int as reward": (REAL, ONES, 3, False, {}),
+    "a bool as reward": (REAL, ONES, True, False, {}),
+    "a float32 as reward": (REAL, ONES, np.float32(0.1), False, {}),
+    "a fraction as reward": (REAL, ONES, Fraction(1, 3), False, {}),
+    "an array without dimensions as reward": (REAL, ONES, np.array(1.5), False, {}),
+    "an int as flag": (REAL, ONES, 1.0, 1, {}),
+    "a numpy bool as flag": (REAL, ONES, 1.0, np.True_, {}),
+    "infos of each kind": (REAL, ONES, 1.0, False, {"a": (1, 2), "b": None, "c": np.float32(2), "d": "x", "e": [1]}),
+    "nested infos": (REAL, ONES, 1.0, False, {"a": {}, "b": {"c": {"d": 1.5}, "e": np.zeros((2, 2), bool)}}),
+    "infos under keys that are no strings": (REAL, ONES, 1.0, False, {1: 2, (1, 2): 3}),
+}
+
+
+class Giving(gym.Env):
+    """Gives one and the same in each step."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, given: Any):
+        self.observation_space, self.observation, *self.rest = given
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation, dict(self.rest[-1])
+
+    def step(self, action: Any) -> Any:
+        reward, flag, info = self.rest
+        return self.observation, reward, flag, flag, dict(info)
+
+
+@pytest.mark.parametrize("name", GIVEN)
+@PAIRS
+def test_what_envs_give_in_each_form(classes: Any, name: str) -> None:
+    given = GIVEN[name]
+    ours, theirs = both(classes, [lambda: Giving(given)] * 2)
+    assert_same(ours.reset(seed=0), theirs.reset(seed=0))
+    for _ in range(2):
+        assert_same(ours.step([0, 1]), theirs.step([0, 1]))
+    close(ours, theirs)
+
+
+@pytest.mark.parametrize("cls", [SyncVectorEnv, pytest.param(AsyncVectorEnv, marks=NO_WORKERS)])
+@pytest.mark.filterwarnings("ignore:Conversion of an array")
+def test_rewards_have_one_dimension(cls: Any) -> None:
+    """Also where an env gives an array of one number: versions of numpy differ in whether that is a number."""
+    envs = cls([lambda: Giving((REAL, ONES, np.array([1.5]), False, {}))] * 2)
+    envs.reset(seed=0)
+    result = outcome_of(lambda: envs.step([0, 1]))
+    if result is not EnvOutputError:
+        assert result[1].tolist() == [1.5, 1.5]
+    envs.close()
 
 
 # ---------------------------------------------------------------- the envs' attributes and methods

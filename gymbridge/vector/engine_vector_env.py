@@ -69,7 +69,8 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
         self._output = output
         self._partial: tuple[Any, ...] | None = None
 
-        self._engine = make_engine(GymHostOptions.for_gymnasium(output.reward_dtype))
+        self._options = GymHostOptions.for_gymnasium(output.reward_dtype)
+        self._engine = make_engine(self._options)
         try:
             self._read_spaces()
             self._allocate()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
-from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
+from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.engine.local import LocalEngine
 from gymbridge.engine.makers import make_all
 from gymbridge.vector.engine_vector_env import ActType, EngineVectorEnv, ObservationMode, ObsType
@@ -108,7 +108,7 @@ class SyncVectorEnv(
         state = dict(state)
         (envs, descriptions), (next_rows, root_rows, states, sources) = state.pop("_envs"), state.pop("_rows")
         self.__dict__.update(state)
-        self._engine = LocalEngine(envs, GymHostOptions.for_gymnasium(self._output.reward_dtype))
+        self._engine = LocalEngine(envs, self._options)
         self._engine.descriptions = descriptions
         self._allocate()
         block = self._engine.block

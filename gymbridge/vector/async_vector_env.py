@@ -301,6 +301,7 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
         if "call" in self._of_halves:
             self.call_async(name, *args, **kwargs)
             return self.call_wait()
+        self._require_open("call")
         _require_callable(name)
         return super().call(name, *args, **kwargs)
 

@@ -11,7 +11,10 @@ import pytest
 
 PACKAGES = ("gymbridge", "gymbridge.envs", "gymbridge.spaces", "gymbridge.specs", "gymbridge.vector")
 
-ELSEWHERE = {"AutoresetMode", "VectorizeMode"}
+ELSEWHERE = {
+    *("AutoresetMode", "VectorizeMode", "VectorEnv", "VectorWrapper"),
+    *("VectorActionWrapper", "VectorObservationWrapper", "VectorRewardWrapper"),
+}
 """Names of gymnasium's that are handed on."""
 
 

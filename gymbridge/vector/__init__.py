@@ -1,6 +1,8 @@
 """The gymnasium face: ``gymnasium.vector`` environments over gymbridge's engine, by changing one import.
 
-``TensorDictVectorEnv``, which needs torch, and ``AsyncVectorEnv`` are imported when they are first used.
+What else ``gymnasium.vector`` has (``VectorEnv``, ``VectorWrapper``, ``utils`` …) is here too, so that one import is
+all that a program changes. ``TensorDictVectorEnv``, which needs torch, and ``AsyncVectorEnv`` are imported when they
+are first used.
 """
 
 from __future__ import annotations
@@ -8,7 +10,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import (
+    AutoresetMode,
+    VectorActionWrapper,
+    VectorEnv,
+    VectorObservationWrapper,
+    VectorRewardWrapper,
+    VectorWrapper,
+    utils,
+)
 
 from gymbridge.vector.registration import VectorizeMode, make_vec
 from gymbridge.vector.sync_vector_env import SyncVectorEnv
@@ -23,7 +33,20 @@ _HOMES = {
 }
 """Public name that is imported late -> the module that defines it."""
 
-__all__ = ["AsyncVectorEnv", "AutoresetMode", "SyncVectorEnv", "TensorDictVectorEnv", "VectorizeMode", "make_vec"]
+__all__ = [
+    "AsyncVectorEnv",
+    "AutoresetMode",
+    "SyncVectorEnv",
+    "TensorDictVectorEnv",
+    "VectorActionWrapper",
+    "VectorEnv",
+    "VectorObservationWrapper",
+    "VectorRewardWrapper",
+    "VectorWrapper",
+    "VectorizeMode",
+    "make_vec",
+    "utils",
+]
 
 
 def __getattr__(name: str) -> object:

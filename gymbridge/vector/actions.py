@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gymbridge.spaces.naming import SpaceLeaf, SpaceTree
+from gymbridge.vector.custom_spaces import batched_by_its_users, taken_apart
 
 __all__ = ["ActionLeaves", "array_of_tensor", "batch_of_leaf", "require_actions"]
 
@@ -40,6 +41,11 @@ class ActionLeaves:
     def __init__(self, tree: SpaceTree, num_envs: int):
         self._tree = tree
         self._num_envs = num_envs
+        self._users_own = {
+            position: batched
+            for position, leaf in enumerate(tree.leaves)
+            if not leaf.is_array and (batched := batched_by_its_users(leaf.space, num_envs)) is not None
+        }
         only = tree.leaves[0] if tree.is_leaf else None
         self._shape = (num_envs, *only.shape) if only else None
         self._dtype = only.dtype if only else None
@@ -55,6 +61,8 @@ class ActionLeaves:
         if type(actions) is np.ndarray and actions.dtype is self._dtype and actions.shape == self._shape:
             return [actions]
         parts = self._tree.flatten(actions)
+        for position, batched in self._users_own.items():
+            parts[position] = taken_apart(batched, parts[position])
         leaves = zip(self._tree.leaves, parts, strict=True)
         return [batch_of_leaf(leaf, part, self._num_envs) for leaf, part in leaves]
 

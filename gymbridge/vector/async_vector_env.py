@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +17,8 @@ from gymbridge.engine.calls import exclusive
 from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.engine.parallel import ParallelEngine, usable_cores
 from gymbridge.engine.workers import StartMethod
-from gymbridge.vector.engine_vector_env import EngineVectorEnv, ObservationMode
+from gymbridge.errors import CallTimeoutError
+from gymbridge.vector.engine_vector_env import ActType, EngineVectorEnv, ObservationMode, ObsType
 from gymbridge.vector.output import make_output
 
 if TYPE_CHECKING:
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["AsyncVectorEnv"]
 
 _NOT_BY_CALL = ("reset", "step", "close")
+_BEGUN_BY = {"reset": "reset_async", "step": "step_async", "call": "call_async", "render": "call_async"}
+"""Call -> what gymnasium's own begins it with, and names in its errors."""
 
 
-class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
+class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType, ActType], Generic[ObsType, ActType]):
     """Steps ``N`` gymnasium envs in worker processes, with the results of gymnasium's own class.
 
     There are as many workers as cores, unless told otherwise, and each runs a contiguous run of the envs in turn. No
@@ -77,6 +80,8 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
         >>> envs.close()
     """
 
+    _of_halves: frozenset[str] = frozenset()
+
     def __init__(
         self,
         env_fns: Sequence[Callable[[], gym.Env[Any, Any]]],
@@ -124,6 +129,16 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
             output=make_output(output, device, reward_dtype),
         )
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Makes a call of its two halves where a subclass changes one of these, as gymnasium's calls all are."""
+        super().__init_subclass__(**kwargs)
+        cls._of_halves = frozenset(
+            name
+            for name in ("reset", "step", "call")
+            for half in (f"{name}_async", f"{name}_wait")
+            if getattr(cls, half) is not getattr(AsyncVectorEnv, half)
+        )
+
     @property
     def num_workers(self) -> int:
         """Number of worker processes."""
@@ -135,7 +150,10 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
         super()._require_open(call)
         if self._pending is not AsyncState.DEFAULT:
             pending = self._pending.value
-            raise AlreadyPendingCallError(f"{call}: refused while {pending}_async waits for {pending}_wait", pending)
+            raise AlreadyPendingCallError(
+                f"Calling `{_BEGUN_BY.get(call, call)}` while waiting for a pending call to `{pending}` to complete.",
+                pending,
+            )
 
     @contextmanager
     def _becoming(self, state: AsyncState) -> Iterator[None]:
@@ -151,8 +169,17 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
         """Ends what is pending, whatever comes of it; refuses where something else is."""
         super()._require_open(call)
         if self._pending is not state:
-            raise NoAsyncCallError(f"{call}: refused without a {state.value}_async before it", state.value)
+            raise NoAsyncCallError(f"Calling `{call}` without any prior call to `{state.value}_async`.", state.value)
         self._pending = AsyncState.DEFAULT
+
+    @contextmanager
+    def _within(self, timeout: float | None, call: str) -> Iterator[None]:
+        """Says of a wait that took too long which it was."""
+        try:
+            yield
+        except CallTimeoutError as error:
+            message = f"The call to `{call}` has timed out after {timeout} second(s). ({error})"
+            raise CallTimeoutError(message) from None
 
     @exclusive
     def reset_async(
@@ -182,10 +209,24 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
             CallTimeoutError: it took longer, a ``TimeoutError``; the envs are to be reset again.
         """
         self._taken_up(AsyncState.WAITING_RESET, "reset_wait")
-        return self._after_reset(self._sent, self._engine.receive(timeout))
+        with self._within(timeout, "reset_wait"):
+            report = self._engine.receive(timeout)
+        return self._after_reset(self._sent, report)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """See :meth:`gymbridge.vector.SyncVectorEnv.reset`."""
+        if "reset" in self._of_halves:
+            self.reset_async(seed=seed, options=options)
+            return self.reset_wait()
+        return super().reset(seed=seed, options=options)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """See :meth:`gymbridge.vector.SyncVectorEnv.step`."""
+        if self._of_halves and "step" in self._of_halves:
+            self.step_async(actions)
+            return self.step_wait()
         if self._pending is not AsyncState.DEFAULT:
             self._require_open("step")
         return super().step(actions)
@@ -218,7 +259,9 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
             What :meth:`step` raises.
         """
         self._taken_up(AsyncState.WAITING_STEP, "step_wait")
-        return self._after_step(self._sent, self._engine.receive(timeout))
+        with self._within(timeout, "step_wait"):
+            report = self._engine.receive(timeout)
+        return self._after_step(self._sent, report)
 
     @exclusive
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
@@ -245,7 +288,8 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
             CallTimeoutError: it took longer, a ``TimeoutError``.
         """
         self._taken_up(AsyncState.WAITING_CALL, "call_wait")
-        results = self._engine.receive_calls(timeout)
+        with self._within(timeout, "call_wait"):
+            results = self._engine.receive_calls(timeout)
         return tuple(results[row] for row in range(self.num_envs))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -254,8 +298,16 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
         Raises:
             ValueError: ``name`` is ``"reset"``, ``"step"`` or ``"close"``, which the vector env does itself.
         """
+        if "call" in self._of_halves:
+            self.call_async(name, *args, **kwargs)
+            return self.call_wait()
+        self._require_open("call")
         _require_callable(name)
         return super().call(name, *args, **kwargs)
+
+    def render(self) -> tuple[Any, ...]:
+        """What each env renders."""
+        return self.call("render")
 
     # ---------------------------------------------------------------- the end
 
@@ -269,7 +321,7 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
             terminate: kill them at once; the envs are not closed.
         """
         if self._pending is not AsyncState.DEFAULT:
-            logger.warn(f"close: called while {self._pending.value}_async waits for {self._pending.value}_wait")
+            logger.warn(f"Calling `close` while waiting for a pending call to `{self._pending.value}` to complete.")
             self._pending = AsyncState.DEFAULT
         self.closed = True  # before the envs are: one that raises is not to be closed twice
         try:
@@ -277,13 +329,16 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
         finally:
             self._forget_block()
 
+    def __getstate__(self) -> Any:
+        raise TypeError(f"{type(self).__name__} cannot be copied or pickled: its envs run in worker processes")
+
     def __del__(self) -> None:
         """Leaves the end to the engine, which does not wait for envs: some versions of gymnasium close here."""
 
 
 def _require_callable(name: str) -> None:
     if name in _NOT_BY_CALL:
-        raise ValueError(f"call: got {name!r}, which the vector env has a method of its own for")
+        raise ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
 
 
 def _start_method(context: str | None) -> StartMethod | None:
@@ -300,7 +355,7 @@ def _number_of_workers(num_workers: int | None, max_concurrency: Any, num_envs: 
     """How many workers there are to be: each runs one env at a time."""
     if max_concurrency is None:
         return num_workers
-    if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, (int, np.integer)) or max_concurrency < 1:
+    if not isinstance(max_concurrency, (int, np.integer)) or max_concurrency < 1:
         raise ValueError(f"max_concurrency: got {max_concurrency!r}, expected None or an int of 1 or more")
     if num_workers is None:
         return min(num_envs, len(usable_cores()), int(max_concurrency)) or None

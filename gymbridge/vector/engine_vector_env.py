@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +16,7 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
+from typing_extensions import TypeVar
 
 from gymbridge.engine.calls import OneCallAtATime, exclusive
 from gymbridge.engine.codes import Op
@@ -27,6 +28,7 @@ from gymbridge.engine.reader import BlockReader
 from gymbridge.spaces.naming import action_tree, observation_tree
 from gymbridge.vector.actions import ActionLeaves
 from gymbridge.vector.autoreset import Autoreset
+from gymbridge.vector.custom_spaces import JoinedSamples
 from gymbridge.vector.infos import add_info
 from gymbridge.vector.output import Output
 from gymbridge.vector.reset_arguments import require_observed, row_seeds, split_reset_mask
@@ -34,12 +36,14 @@ from gymbridge.vector.reset_arguments import require_observed, row_seeds, split_
 __all__ = ["EngineVectorEnv", "ObservationMode"]
 
 EngineType = TypeVar("EngineType", bound=Engine[GymEnvDescription])
+ObsType = TypeVar("ObsType", default=Any)
+ActType = TypeVar("ActType", default=Any)
 _Result = TypeVar("_Result", bound=tuple[Any, ...])
 
 ObservationMode = str | tuple[gym.Space[Any], gym.Space[Any]]
 
 
-class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineType]):
+class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[EngineType, ObsType, ActType]):
     """A ``gymnasium.vector.VectorEnv`` over an engine; made by its subclasses.
 
     Args:
@@ -57,16 +61,16 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         output: Output,
     ):
         self.closed = True  # nothing to close yet: some versions of gymnasium close in __del__
-        self.copy = copy
+        self._copy = copy
         self.observation_mode = observation_mode
         _require_observation_mode(observation_mode)
         self._autoreset = Autoreset(autoreset_mode)
-        self.autoreset_mode = self._autoreset.mode
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._output = output
         self._partial: tuple[Any, ...] | None = None
 
-        self._engine = make_engine(GymHostOptions.for_gymnasium(output.reward_dtype))
+        self._options = GymHostOptions.for_gymnasium(output.reward_dtype)
+        self._engine = make_engine(self._options)
         try:
             self._read_spaces()
             self._allocate()
@@ -87,7 +91,11 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         self.observation_space, self.single_observation_space = self._observation_spaces()
         self._require_equal_spaces()
         self._tree = observation_tree(self.single_observation_space)
-        self._objects = [position for position, leaf in enumerate(self._tree.leaves) if not leaf.is_array]
+        self._objects = [
+            (position, JoinedSamples.of(leaf.space, self.num_envs))
+            for position, leaf in enumerate(self._tree.leaves)
+            if not leaf.is_array
+        ]
         self._output.require(self._tree)
         self._action_leaves = ActionLeaves(action_tree(self.single_action_space), self.num_envs)
 
@@ -101,12 +109,35 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         self._final = [*zip(self._reader.next, self._tree.leaves, strict=True)]
         self._reward = self._reader.reward
         self._terminated, self._truncated = self._reader.terminated, self._reader.truncated
-        self._buffers = None if self.copy else [np.zeros_like(array) for array in self._reader.next]
+        self._buffers: list[Any] | None = None
+        self.copy = self._copy
         self._reset_all = bytes([Op.RESET]) * self.num_envs
 
     def _forget_block(self) -> None:
         """Lets go of the memory, which is no use to anyone once the engine is closed."""
         del self._state, self._source, self._reader, self._final, self._reward, self._terminated, self._truncated
+
+    @property
+    def copy(self) -> bool:
+        """Whether observations are the caller's own; may be set, for the calls that follow."""
+        return self._copy
+
+    @copy.setter
+    def copy(self, copy: bool) -> None:
+        self._copy = copy
+        if not copy and self._buffers is None:
+            self._buffers = [np.zeros_like(array) for array in self._reader.next]
+
+    @property
+    def autoreset_mode(self) -> AutoresetMode:
+        """What happens at the end of an episode; may be set, for the steps that follow."""
+        return self._autoreset.mode
+
+    @autoreset_mode.setter
+    def autoreset_mode(self, mode: AutoresetMode | str) -> None:
+        self._autoreset = Autoreset(mode)
+        self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        self.metadata["autoreset_mode"] = self.autoreset_mode
 
     # ---------------------------------------------------------------- spaces
 
@@ -127,7 +158,8 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
         try:
             return batch_differing_spaces(envs_spaces), envs_spaces[0]
         except AssertionError as error:  # gymnasium before 1.4
-            raise ValueError(f"observation_mode='different': {error}") from error
+            unknown = type(envs_spaces[0]) not in batch_differing_spaces.registry
+            raise (TypeError if unknown else ValueError)(f"observation_mode='different': {error}") from error
 
     def _require_equal_spaces(self) -> None:
         same = self.observation_mode == "same"
@@ -263,7 +295,9 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
 
     def _require_open(self, call: str) -> None:
         if self.closed:
-            raise ClosedEnvironmentError(f"{call}: the vector env is closed")
+            raise ClosedEnvironmentError(
+                f"{call}: Trying to operate on `{type(self).__name__}`, after a call to `close()`."
+            )
 
     # ---------------------------------------------------------------- what goes in
 
@@ -282,17 +316,18 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any], Generic[EngineTy
 
     def _observations(self) -> Any:
         """Each row's latest observation, the caller's own unless ``copy=False``."""
-        results: list[Any] = self._reader.latest(self._buffers)
+        results: list[Any] = self._reader.latest(None if self._copy else self._buffers)
         if self._objects:
-            results = self._with_tuples(results)
+            results = self._with_objects_joined(results)
         parts = self._output.observation(results)
         return parts[0] if self._tree.is_leaf else self._tree.unflatten(parts)
 
-    def _with_tuples(self, arrays: Sequence[Any]) -> list[Any]:
-        """The arrays, and in place of one of objects a tuple, with copies of them unless ``copy=False``."""
+    def _with_objects_joined(self, arrays: Sequence[Any]) -> list[Any]:
+        """The arrays, and in place of one of objects a batch, a tuple as a rule, of copies unless ``copy=False``."""
         results = list(arrays)
-        for position in self._objects:
-            results[position] = tuple(map(snapshot_of_object, results[position]) if self.copy else results[position])
+        for position, samples in self._objects:
+            objects = tuple(map(snapshot_of_object, results[position]) if self._copy else results[position])
+            results[position] = objects if samples is None else samples.joined(objects, self._copy)
         return results
 
     def _step_infos(self, report: Report) -> dict[str, Any]:

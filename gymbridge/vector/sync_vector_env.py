@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.engine.local import LocalEngine
 from gymbridge.engine.makers import make_all
-from gymbridge.vector.engine_vector_env import EngineVectorEnv, ObservationMode
+from gymbridge.vector.engine_vector_env import ActType, EngineVectorEnv, ObservationMode, ObsType
 from gymbridge.vector.output import make_output
 
 if TYPE_CHECKING:
@@ -19,8 +19,18 @@ if TYPE_CHECKING:
 
 __all__ = ["SyncVectorEnv"]
 
+_OF_THE_BLOCK = frozenset(
+    {
+        *("_engine", "_state", "_source", "_reader", "_all_in_next", "_final", "_reward", "_terminated", "_truncated"),
+        *("_buffers", "_call_under_way"),
+    }
+)
+"""Attributes that a copy makes anew, and the call that it was made in."""
 
-class SyncVectorEnv(EngineVectorEnv[LocalEngine[gym.Env[Any, Any], GymEnvDescription]]):
+
+class SyncVectorEnv(
+    EngineVectorEnv[LocalEngine[gym.Env[Any, Any], GymEnvDescription], ObsType, ActType], Generic[ObsType, ActType]
+):
     """Steps ``N`` gymnasium envs one after the other in this process, with the results of gymnasium's own class.
 
     Args:
@@ -83,3 +93,26 @@ class SyncVectorEnv(EngineVectorEnv[LocalEngine[gym.Env[Any, Any], GymEnvDescrip
         if len(envs) != self.num_envs:
             raise ValueError(f"envs: got {len(envs)} envs, expected {self.num_envs}")
         self._engine.envs[:] = envs
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of: the envs, and what the block has, which is itself not copied but made anew."""
+        block = self._engine.block
+        kept = {name: value for name, value in self.__dict__.items() if name not in _OF_THE_BLOCK}
+        return {
+            **kept,
+            "_envs": (self._engine.envs, self._engine.descriptions),
+            "_rows": (block.next, block.root, bytes(block.state), bytes(block.source)),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        (envs, descriptions), (next_rows, root_rows, states, sources) = state.pop("_envs"), state.pop("_rows")
+        self.__dict__.update(state)
+        self._engine = LocalEngine(envs, self._options)
+        self._engine.descriptions = descriptions
+        self._allocate()
+        block = self._engine.block
+        for section, rows in ((block.next, next_rows), (block.root, root_rows)):
+            for key, array in rows.items():
+                section[key][...] = array
+        block.state[:], block.source[:] = states, sources

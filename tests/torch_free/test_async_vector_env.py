@@ -353,7 +353,7 @@ WHOLE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*while waiting for a pending call", "ignore:.*close. called while")
+@pytest.mark.filterwarnings("ignore:.*while waiting for a pending call")
 @pytest.mark.parametrize("pending", BEGIN)
 def test_while_a_call_is_pending(either: Any, pending: str) -> None:
     BEGIN[pending](either)

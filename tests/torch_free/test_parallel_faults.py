@@ -293,7 +293,7 @@ def test_an_error_in_close_comes_out_once_all_are_closed(four: AsyncVectorEnv, f
     four.close()
 
 
-@pytest.mark.filterwarnings("ignore:.*close. called while")
+@pytest.mark.filterwarnings("ignore:.*while waiting for a pending call")
 def test_close_waits_for_what_is_pending(four: AsyncVectorEnv, folder: Path) -> None:
     four.step_async([0] * 4)
     four.close()
@@ -301,7 +301,7 @@ def test_close_waits_for_what_is_pending(four: AsyncVectorEnv, folder: Path) -> 
 
 
 @pytest.mark.parametrize("act", ["wait", "wait in close", "hold the gil"])
-@pytest.mark.filterwarnings("ignore:.*close. called while")
+@pytest.mark.filterwarnings("ignore:.*while waiting for a pending call")
 def test_close_kills_what_does_not_come_to_an_end(four: AsyncVectorEnv, folder: Path, act: str) -> None:
     watched = watch(workers_of(four))
     four.set_attr("act", ["", "", "", act])
@@ -313,7 +313,7 @@ def test_close_kills_what_does_not_come_to_an_end(four: AsyncVectorEnv, folder: 
     assert closed_envs(folder) >= {0, 1}
 
 
-@pytest.mark.filterwarnings("ignore:.*close. called while")
+@pytest.mark.filterwarnings("ignore:.*while waiting for a pending call")
 def test_terminate_kills_at_once(four: AsyncVectorEnv, folder: Path) -> None:
     watched = watch(workers_of(four))
     four.set_attr("act", ["", "", "", "hold the gil"])

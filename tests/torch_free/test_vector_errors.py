@@ -282,7 +282,7 @@ def test_calls_after_close(cls: Any, call: Callable[[Any], Any]) -> None:
     envs.close()
     envs.close()
     assert envs.closed is True
-    with pytest.raises(ClosedEnvironmentError, match="the vector env is closed"):
+    with pytest.raises(ClosedEnvironmentError, match=r"after a call to `close\(\)`"):
         call(envs)
 
 

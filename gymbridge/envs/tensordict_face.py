@@ -260,11 +260,7 @@ class TensorDictFace(EngineFace):
 
     def _is_given(self, preset: TensorDictBase) -> bool:
         """Whether what stands under ``"next"`` is what the last step gave, in which no policy has written since."""
-        given = self._given_next
-        return len(preset.keys()) == len(given) and all(
-            entry(preset, name) is value and not value.is_inference() and value._version == 0
-            for name, value in given.items()
-        )
+        return _is_as_given(preset, self._given_next)
 
     def _row_inputs(
         self, tensordict: TensorDictBase, row: int, mask: torch.Tensor | None, *, validated: bool
@@ -322,7 +318,7 @@ class TensorDictFace(EngineFace):
             stacked = self._stacked(report.steps)
             if stacked is not None:
                 self.may_have_extras = report.steps.layout is None or report.steps.layout.has_extras
-                self._given_next = {} if self.groups.nested else entries(stacked)
+                self._given_next = {} if self.groups.nested else _all_entries(stacked)
                 return stacked
         self.may_have_extras = True
         return self._put_together(
@@ -523,3 +519,24 @@ def _states_observed(env: EnvSpecs) -> list[Composite]:
     observed = leaf_keys(env.full_observation_spec)
     states = [key for key in leaf_keys(env.full_state_spec) if key in observed]
     return [env.full_state_spec.select(*states)] if states else []
+
+
+def _all_entries(tensordict: TensorDictBase) -> dict[str, Any]:
+    """The entries of a TensorDict, and in place of each TensorDict in it the dict of its own."""
+    return {
+        name: _all_entries(value) if type(value) is TensorDict else value for name, value in entries(tensordict).items()
+    }
+
+
+def _is_as_given(tensordict: TensorDictBase, given: dict[str, Any]) -> bool:
+    """Whether a TensorDict has these very entries and no others, and none that was written into since."""
+    if len(tensordict.keys()) != len(given):
+        return False
+    for name, value in given.items():
+        own = entry(tensordict, name)
+        if isinstance(value, dict):
+            if not (isinstance(own, TensorDictBase) and _is_as_given(own, value)):
+                return False
+        elif own is not value or not isinstance(value, torch.Tensor) or value.is_inference() or value._version != 0:
+            return False
+    return True

@@ -16,10 +16,10 @@ from gymbridge.specs import Composite, Unbounded
 
 
 class Remembers(EpisodicEnv):
-    """Keeps the keys that its steps were given; episodes of one step."""
+    """Keeps the keys that its steps were given; episodes of one step, unless told."""
 
-    def __init__(self, index: int = 0):
-        super().__init__(index, (1,))
+    def __init__(self, index: int = 0, lengths: tuple[int, ...] = (1,)):
+        super().__init__(index, lengths)
         self.observation_spec = Composite(x=Unbounded((1,)), arm=Composite(seen=Unbounded((1,))))
         self.state_spec = Composite(hidden=Unbounded((2,)), lstm=Composite(cell=Unbounded((2,))))
         self.given: list[set[Any]] = []
@@ -30,6 +30,15 @@ class Remembers(EpisodicEnv):
 
     def observe(self, action: float) -> TensorDict:
         return TensorDict(x=torch.tensor([action]), arm=TensorDict(seen=torch.tensor([action])))
+
+
+class Continues(Remembers):
+    """Goes on from what it is shown under ``next``, in a group of its own; else sees its action."""
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDict:
+        made = super()._step(tensordict)
+        shown = tensordict.get(("next", "arm", "seen"), None)
+        return made if shown is None else made.set(("arm", "seen"), shown + 1)
 
 
 def with_states(env: Any, td: TensorDictBase) -> TensorDictBase:
@@ -100,6 +109,23 @@ def test_rows_that_sleep_keep_their_own(td_three: TensorDictEngine) -> None:
     assert root["hidden"][:, 0].tolist() == [4, 3, 4]
     assert root["lstm", "cell"][:, 0].tolist() == [4, 3, 4]
     assert stepped["next", "hidden"].eq(4).all()
+
+
+@pytest.mark.parametrize("write", ["a new tensor", "into the one that is there"])
+def test_a_td_is_stepped_again_with_its_next_and_what_was_written_there(
+    td_engine: TensorDictEngine, write: str
+) -> None:
+    """Also in a group; what the last step gave, untouched, is no word of the policy's."""
+    env: Any = td_engine.make(lambda index: Continues(index, (9,)))
+    td = env.rand_action(env.reset())
+    td["hidden"], td["lstm", "cell"] = torch.zeros((2, *env.batch_size, 2))
+    env.step(td)
+    assert td["next", "arm", "seen"].equal(td["action"])
+    env.step(td)
+    put = td.set if write == "a new tensor" else td.set_
+    put(("next", "arm", "seen"), torch.full_like(td["next", "arm", "seen"], 9.0))
+    env.step(td)
+    assert td["next", "arm", "seen"].eq(10.0).all()
 
 
 def test_they_go_through_gymnasium_envs_too(contract: Engine) -> None:

@@ -13,12 +13,14 @@ __version__ = "0.1.0.dev0"
 if TYPE_CHECKING:
     from gymbridge import engine, envs, errors, spaces, specs, vector  # noqa: F401
     from gymbridge.batched import BatchedEnvBase, SerialEnv  # noqa: F401
+    from gymbridge.envs.dead_steps import valid_transitions  # noqa: F401
     from gymbridge.parallel_env import ParallelEnv  # noqa: F401
 
 _HOMES = {
     "BatchedEnvBase": "gymbridge.batched",
     "ParallelEnv": "gymbridge.parallel_env",
     "SerialEnv": "gymbridge.batched",
+    "valid_transitions": "gymbridge.envs.dead_steps",
 }
 """Public name -> the module that defines it."""
 

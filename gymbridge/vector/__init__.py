@@ -1,6 +1,7 @@
 """The gymnasium face: ``gymnasium.vector`` environments over gymbridge's engine, by changing one import.
 
-``TensorDictVectorEnv``, which needs torch, and ``AsyncVectorEnv`` are imported when they are first used.
+``TensorDictVectorEnv`` and ``from_vector_env``, which need torch, and ``AsyncVectorEnv`` are imported when they are
+first used.
 """
 
 from __future__ import annotations
@@ -14,16 +15,26 @@ from gymbridge.vector.registration import VectorizeMode, make_vec
 from gymbridge.vector.sync_vector_env import SyncVectorEnv
 
 if TYPE_CHECKING:
+    from gymbridge.vector.as_tensordict_env import from_vector_env
     from gymbridge.vector.async_vector_env import AsyncVectorEnv
     from gymbridge.vector.tensordict_vector_env import TensorDictVectorEnv
 
 _HOMES = {
     "AsyncVectorEnv": "gymbridge.vector.async_vector_env",
     "TensorDictVectorEnv": "gymbridge.vector.tensordict_vector_env",
+    "from_vector_env": "gymbridge.vector.as_tensordict_env",
 }
 """Public name that is imported late -> the module that defines it."""
 
-__all__ = ["AsyncVectorEnv", "AutoresetMode", "SyncVectorEnv", "TensorDictVectorEnv", "VectorizeMode", "make_vec"]
+__all__ = [
+    "AsyncVectorEnv",
+    "AutoresetMode",
+    "SyncVectorEnv",
+    "TensorDictVectorEnv",
+    "VectorizeMode",
+    "from_vector_env",
+    "make_vec",
+]
 
 
 def __getattr__(name: str) -> object:

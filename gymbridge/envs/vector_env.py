@@ -1,0 +1,370 @@
+"""A gymnasium vector env as a TensorDict env.
+
+What an episode's end is to the TensorDict env depends on what the vector env does then:
+
+=====================  ===============================  ===========================================================
+vector env             at the end                       ``td_`` of :meth:`GymVectorEnv.step_and_maybe_reset`
+=====================  ===============================  ===========================================================
+honours reset masks    is told to reset by a mask       the first observation
+``SAME_STEP``          has reset the env already        the first observation, which came with the step
+``NEXT_STEP``, no      resets the env in place of the   the final observation and ``done``; the next step is dead:
+masks                  next step                        its ``next`` has the first observation and ``valid`` False
+``DISABLED``, no       waits                            an error, unless all ended, which are reset then
+masks
+=====================  ===============================  ===========================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode, VectorEnv
+from tensordict import TensorDict, TensorDictBase
+
+from gymbridge.engine.codes import Op, RowState
+from gymbridge.engine.failures import why_not_stepped
+from gymbridge.engine.layout import Leaf
+from gymbridge.engine.workers.pickling import can_be_pickled
+from gymbridge.envs.action_leaves import TensorDictActionLeaves
+from gymbridge.envs.base import EnvBase
+from gymbridge.envs.gym_face import GymFaceOptions, batched_specs, object_entries
+from gymbridge.envs.inputs import DeviceLike, as_seed
+from gymbridge.envs.spec_keys import group_sizes
+from gymbridge.envs.tensordicts import Assembler, entry
+from gymbridge.envs.transitions import put_first, put_next
+from gymbridge.envs.vector_outputs import Columns, InfoColumns, ObservationColumns, flags_of, put_row, rewards_of
+from gymbridge.errors import EnvOutputError, UnpicklableError
+from gymbridge.spaces.naming import action_tree, observation_tree
+from gymbridge.specs import Binary
+
+__all__ = ["GymVectorEnv", "VectorEnvTraits"]
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+class VectorEnvTraits(NamedTuple):
+    """What there is to know of a vector env beside its spaces."""
+
+    autoreset_mode: AutoresetMode
+    takes_reset_mask: bool
+    """``reset(options={"reset_mask": mask})`` resets these envs and no others, and they are then stepped as usual."""
+    takes_seeds: bool = False
+    """``reset`` takes a list of seeds, one an env."""
+    gives_own: bool = False
+    """What it returns is the caller's own."""
+    resets_again: bool = False
+    """An env whose episode has ended is reset by the next step even after a ``reset`` of all."""
+
+
+class GymVectorEnv(EnvBase):
+    """A gymnasium vector env as a TensorDict env of batch size ``[N]``; made by ``from_vector_env``.
+
+    Args:
+        vector_env: the vector env.
+        traits: what it does.
+        device, categorical_action_encoding, info, reward_dtype: see :func:`gymbridge.vector.from_vector_env`.
+
+    Attributes:
+        env: the vector env. Its public attributes are attributes of this env too.
+        autoreset_mode: what it does at an episode's end.
+    """
+
+    def __init__(
+        self,
+        vector_env: VectorEnv[Any, Any, Any],
+        traits: VectorEnvTraits,
+        *,
+        device: DeviceLike | None = None,
+        options: GymFaceOptions,
+    ):
+        self.env = vector_env
+        self.autoreset_mode = traits.autoreset_mode
+        self._traits = traits
+        num_envs = vector_env.num_envs
+        super().__init__(device=device, batch_size=(num_envs,))
+        masks = traits.takes_reset_mask
+        self._has_dead_steps = traits.autoreset_mode is AutoresetMode.NEXT_STEP and not masks
+        self._resets_itself = traits.autoreset_mode is AutoresetMode.SAME_STEP
+        self.partial_step = False
+        self.partial_reset = masks or self._resets_itself
+
+        space, action_space = vector_env.single_observation_space, vector_env.single_action_space
+        specs = batched_specs(space, action_space, self.batch_size, self.device, options)
+        observations = specs["observation"]
+        if self._has_dead_steps:
+            observations.set("valid", Binary(1, (num_envs, 1), device=self.device, dtype=torch.bool))
+        self.full_observation_spec = observations
+        self.full_action_spec = specs["action"]
+        self.full_reward_spec = specs["reward"]
+        self._reward_dtype = options.reward_dtype
+
+        tree = observation_tree(space)
+        self._observations = ObservationColumns(tree, num_envs, traits.gives_own)
+        self._infos = InfoColumns(options.host.info_leaves, num_envs)
+        infos = [Leaf(("info", *leaf.key), leaf.shape, leaf.dtype) for leaf in options.host.info_leaves]
+        leaves = [Leaf(leaf.key, leaf.shape, leaf.dtype) for leaf in tree.leaves]
+        for leaf in infos:
+            leaves += [leaf, Leaf(("info", "_mask", *leaf.key[1:]), (), np.dtype(np.bool_))]
+        keys = [leaf.key for leaf in leaves]
+        self._objects = object_entries(space, leaves, keys, observations, self.batch_size, self.device)
+        self._assemble = Assembler(keys, self.batch_size, None, group_sizes(observations))
+        self._num_observations = len(tree.leaves)
+
+        self._action_tree = action_tree(action_space)
+        self._actions = TensorDictActionLeaves(
+            action_space, specs["action"]["action"], self.batch_size, options.categorical_action_encoding
+        )
+        self._states = np.full(num_envs, RowState.NEW, np.uint8)
+        self._about_to_reset = np.zeros(num_envs, np.bool_)
+        self._begun: Columns = []
+        self._seeds: list[int | None] = [None] * num_envs
+
+    # ---------------------------------------------------------------- reset
+
+    def _first(
+        self, tensordict: TensorDictBase | None, mask: torch.Tensor | None, kwargs: dict[str, Any]
+    ) -> TensorDictBase:
+        """See :class:`EnvBase`; a mask of all is still a mask where the vector env has reset these envs itself."""
+        if mask is None and tensordict is not None and entry(tensordict, "_reset") is not None and self._resets_itself:
+            mask = torch.ones(self.batch_size, dtype=torch.bool)
+        if mask is not None and not self.partial_reset:
+            if not mask.all():
+                return self._left_waiting(tensordict, mask)
+            mask = None
+        return super()._first(tensordict, mask, kwargs)
+
+    def _left_waiting(self, tensordict: TensorDictBase | None, mask: torch.Tensor) -> TensorDictBase:
+        """Each env as it stands, if those to be reset are the ones that the vector env resets in its next step."""
+        rows = np.flatnonzero(mask.numpy() & ~self._about_to_reset)
+        if len(rows):
+            why = (
+                "ignores masks and resets an env itself, in the step after its episode's end"
+                if self._has_dead_steps
+                else "is not known to honour masks"
+            )
+            raise ValueError(
+                f"_reset: got a mask for envs {rows.tolist()}, expected a reset of all: {self.env} {why}. If it "
+                f"honours options['reset_mask'], from_vector_env(..., reset_mask=True) says so"
+            )
+        return self._shown(tensordict)
+
+    def _reset(  # type: ignore[override]  # other arguments are refused by the call
+        self, tensordict: TensorDictBase | None, *, seed: Any = None, options: Mapping[str, Any] | None = None
+    ) -> TensorDict:
+        mask = None if tensordict is None else entry(tensordict, "_reset")
+        picked = np.ones(self.numel(), np.bool_) if mask is None else mask.cpu().numpy()
+        if options is not None and "reset_mask" in options:
+            raise ValueError("options: got a 'reset_mask', expected the mask at '_reset' of the TensorDict")
+        begun = np.zeros_like(picked)
+        if mask is not None and self._resets_itself and seed is None and not options:
+            begun = picked & (self._states == RowState.ENDED) & ~self._wants_seed()
+        rest = picked & ~begun
+        if not rest.any():
+            columns = self._columns_of(self._begun)
+        else:
+            columns = self._reset_now(rest, seed, options, by_mask=mask is not None)
+            for row in np.flatnonzero(begun).tolist():
+                put_row(columns, row, [column[row] for column in self._begun])
+        self._states[picked] = RowState.RUNNING
+        root = self._assembled(columns)
+        if self._has_dead_steps:
+            root["valid"] = torch.ones(self.numel(), 1, dtype=torch.bool)
+        return root
+
+    def _columns_of(self, columns: Columns) -> Columns:
+        """Copies, since what is returned is the caller's own."""
+        return [column.clone() if isinstance(column, torch.Tensor) else column.copy() for column in columns]
+
+    def _reset_now(self, picked: Mask, seed: Any, options: Mapping[str, Any] | None, by_mask: bool) -> Columns:
+        """Has the vector env reset the envs; by a mask also where all of them ended at once."""
+        kwargs: dict[str, Any] = {} if options is None else {"options": dict(options)}
+        if not picked.all():
+            self._require_maskable(picked)
+        if by_mask and self._traits.takes_reset_mask:
+            kwargs["options"] = {**kwargs.get("options", {}), "reset_mask": picked.copy()}
+        taken = self._take_seeds(picked)
+        seed = taken if seed is None else seed
+        if seed is not None:
+            kwargs["seed"] = seed
+        try:
+            observation, infos = self.env.reset(**kwargs)
+            columns = [*self._observations(observation), *self._infos(infos)]
+        except BaseException:
+            self._states[:] = RowState.FAILED
+            raise
+        if not self._traits.resets_again:
+            self._about_to_reset[:] = False
+        return columns
+
+    def _require_maskable(self, picked: Mask) -> None:
+        """Refuses a reset of some envs that cannot be had."""
+        rows = np.flatnonzero(picked).tolist()
+        if not self._traits.takes_reset_mask:
+            raise ValueError(
+                f"_reset: got a mask for envs {rows}, expected envs whose episode ended in the step before, or all: "
+                f"{self.env} is not known to honour masks. If it honours options['reset_mask'], "
+                f"from_vector_env(..., reset_mask=True) says so"
+            )
+        left = [row for row in np.flatnonzero(~picked).tolist() if self._states[row] in (RowState.NEW, RowState.FAILED)]
+        if left:
+            why = why_not_stepped(self._states.tobytes(), left)
+            raise ResetNeeded(f"_reset: got a mask that leaves out envs {left}: {why}; reset all")
+
+    # ---------------------------------------------------------------- step
+
+    def _advance(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> tuple[TensorDictBase, TensorDictBase]:
+        """See :class:`EnvBase`."""
+        tensordict = put_next(tensordict, self._next(tensordict, mask))
+        root = self.step_mdp(tensordict)
+        ended = self._states == RowState.ENDED
+        if ended.any():
+            first = self._first(root, torch.from_numpy(ended), {})
+            root = put_first(root, first, [("_reset",)])
+        return tensordict, root
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDict:
+        if self._states.any():
+            states = self._states.tobytes()
+            rows = [row for row, state in enumerate(states) if state]
+            raise ResetNeeded(f"{why_not_stepped(states, rows)}: reset them before they are stepped")
+        dead = self._about_to_reset.copy()
+        ops = np.where(dead, Op.RESET, Op.STEP).astype(np.uint8).tobytes()
+        parts = [tuple(part) if part.dtype.hasobject else part for part in self._actions(tensordict, ops)]
+        try:
+            observation, reward, terminated, truncated, infos = self.env.step(self._action_tree.unflatten(parts))
+            rewards = rewards_of(reward, self.numel(), self._reward_dtype)
+            terminations = flags_of("terminated", terminated, self.numel())
+            truncations = flags_of("truncated", truncated, self.numel())
+            ended = terminations | truncations
+            columns = [*self._observations(observation), *self._infos(infos)]
+            if self._resets_itself and ended.any():
+                self._begun = self._columns_of(columns)
+                self._put_finals(columns, infos, ended)
+        except BaseException:  # what the envs did does not reach the caller
+            self._states[:] = RowState.FAILED
+            raise
+        if self._has_dead_steps:
+            self._about_to_reset = ended
+        else:
+            self._states[ended] = RowState.ENDED
+        following = self._assembled(columns)
+        following["reward"] = rewards
+        following["terminated"] = torch.from_numpy(terminations).unsqueeze(-1)
+        following["truncated"] = torch.from_numpy(truncations).unsqueeze(-1)
+        if self._has_dead_steps:
+            following["valid"] = torch.from_numpy(~dead).unsqueeze(-1)
+        return following
+
+    def _put_finals(self, columns: Columns, infos: Any, ended: Mask) -> None:
+        """Puts the final observations and infos of envs that were reset in the step where their first ones stand."""
+        finals = _entry_of(infos, "final_obs")
+        if finals is None:
+            raise EnvOutputError(
+                f"final_obs: missing in the infos of a step in which envs {np.flatnonzero(ended).tolist()} ended, "
+                f"expected it from {self.env}, whose autoreset_mode is {self.autoreset_mode.value!r}"
+            )
+        observations = columns[: self._num_observations]
+        one_each = isinstance(finals, list) or (isinstance(finals, np.ndarray) and finals.dtype.hasobject)
+        batch = None if one_each else self._observations(finals)
+        final_infos = self._infos(_entry_of(infos, "final_info"))
+        for row in np.flatnonzero(ended).tolist():
+            values = self._observations.row_of(finals[row]) if batch is None else [column[row] for column in batch]
+            put_row(observations, row, values)
+            put_row(columns[self._num_observations :], row, [column[row] for column in final_infos])
+
+    def _assembled(self, columns: Columns) -> TensorDict:
+        entries = [
+            self._objects[at].entry(column)  # type: ignore[arg-type]
+            if at in self._objects
+            else self._tensor(column)
+            for at, column in enumerate(columns)
+        ]
+        return self._assemble(entries)
+
+    def _tensor(self, column: Any) -> torch.Tensor:
+        tensor = column if isinstance(column, torch.Tensor) else torch.from_numpy(column)
+        return tensor.cpu() if self._device is None else tensor.to(self._device)
+
+    # ---------------------------------------------------------------- seeds
+
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
+        """See :meth:`EnvBase.set_seed`; the seed is for the vector env's ``reset``, env ``i`` gets ``seed + i``.
+
+        Raises:
+            TypeError, ValueError: a seed that is no int, or a negative one; ``static_seed`` for a vector env that takes
+                one seed for all its envs.
+        """
+        seed = as_seed(seed)
+        if static_seed and seed is not None and not self._traits.takes_seeds:
+            raise ValueError(f"static_seed: got True, expected False: {self.env} takes one seed for all its envs")
+        following = super().set_seed(seed, static_seed)
+        if static_seed:
+            self._seeds = [seed] * self.numel()
+        return following
+
+    def _set_seed(self, seed: int | None) -> None:
+        self._seeds = [None if seed is None else seed + row for row in range(self.numel())]
+
+    def _wants_seed(self) -> Mask:
+        """The envs that can be, and are to be, given a seed when they are reset."""
+        wants = np.array([seed is not None for seed in self._seeds], np.bool_)
+        return wants if self._traits.takes_reset_mask else np.zeros_like(wants)
+
+    def _take_seeds(self, picked: Mask) -> Any:
+        """What ``reset`` is given as seed for the envs that are reset now, which have had it then."""
+        given = [seed if picked[row] else None for row, seed in enumerate(self._seeds)]
+        known = [(row, seed) for row, seed in enumerate(given) if seed is not None]
+        if not known:
+            return None
+        row, seed = known[0]
+        if not self._traits.takes_seeds:
+            self._seeds = [None] * self.numel()
+            return seed - row
+        self._seeds = [None if picked[row] else seed for row, seed in enumerate(self._seeds)]
+        in_order = given == [*range(seed, seed + self.numel())]
+        return seed if in_order else given
+
+    # ---------------------------------------------------------------- the vector env itself
+
+    def __getattr__(self, name: str) -> Any:
+        """Public attributes of the vector env: ``np_random``, ``render``, ``call``, ``spec`` and the like."""
+        if name.startswith("_") or name == "env" or hasattr(type(self), name):
+            return object.__getattribute__(self, name)  # which says what is missing
+        try:
+            return getattr(self.env, name)
+        except AttributeError as error:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}, and {self.env} neither") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not can_be_pickled(self.env):
+            raise UnpicklableError(
+                f"{type(self).__name__}: {self.env} cannot be pickled; make the vector env and from_vector_env(...) of "
+                f"it where they are needed"
+            )
+        return self.__dict__
+
+    def _inner_envs(self) -> Sequence[Any]:
+        return (self.env,)
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Closes the vector env.
+
+        Raises:
+            RuntimeError: the env is closed already, unless ``raise_if_closed=False``.
+        """
+        was_closed = self.is_closed
+        super().close(raise_if_closed=raise_if_closed)
+        if not was_closed:
+            self.env.close()
+
+
+def _entry_of(infos: Any, key: str) -> Any:
+    """An entry of infos; where each env has a dict of its own, a list with that of each."""
+    if isinstance(infos, Mapping):
+        return infos.get(key)
+    return [info.get(key) if isinstance(info, Mapping) else None for info in infos]

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -45,6 +46,12 @@ from gymbridge.specs import Binary
 __all__ = ["GymVectorEnv", "VectorEnvTraits"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+_TAKEN_APART = frozenset(
+    {"_observations", "_infos", "_objects", "_assemble", "_num_observations", "_action_tree", "_actions"}
+)
+"""What :meth:`GymVectorEnv._take_apart_spaces` sets."""
 
 
 class VectorEnvTraits(NamedTuple):
@@ -85,6 +92,7 @@ class GymVectorEnv(EnvBase):
         self.env = vector_env
         self.autoreset_mode = traits.autoreset_mode
         self._traits = traits
+        self._options = options
         num_envs = vector_env.num_envs
         super().__init__(device=device, batch_size=(num_envs,))
         masks = traits.takes_reset_mask
@@ -93,20 +101,28 @@ class GymVectorEnv(EnvBase):
         self.partial_step = False
         self.partial_reset = masks or self._resets_itself
 
-        space, action_space = vector_env.single_observation_space, vector_env.single_action_space
-        specs = batched_specs(space, action_space, self.batch_size, self.device, options)
+        spaces = vector_env.single_observation_space, vector_env.single_action_space
+        specs = batched_specs(*spaces, self.batch_size, self.device, options)
         observations = specs["observation"]
         if self._has_dead_steps:
             observations.set("valid", Binary(1, (num_envs, 1), device=self.device, dtype=torch.bool))
         self.full_observation_spec = observations
         self.full_action_spec = specs["action"]
         self.full_reward_spec = specs["reward"]
-        self._reward_dtype = options.reward_dtype
+        self._states = np.full(num_envs, RowState.NEW, np.uint8)
+        self._about_to_reset = np.zeros(num_envs, np.bool_)
+        self._begun: Columns = []
+        self._seeds: list[int | None] = [None] * num_envs
+        self._take_apart_spaces()
 
-        tree = observation_tree(space)
-        self._observations = ObservationColumns(tree, num_envs, traits.gives_own)
-        self._infos = InfoColumns(options.host.info_leaves, num_envs)
-        infos = [Leaf(("info", *leaf.key), leaf.shape, leaf.dtype) for leaf in options.host.info_leaves]
+    def _take_apart_spaces(self) -> None:
+        """Sets what reads the vector env's outputs and makes its actions."""
+        num_envs, infos_kept = self.numel(), self._options.host.info_leaves
+        space, action_space = self.env.single_observation_space, self.env.single_action_space
+        tree, observations = observation_tree(space), self.full_observation_spec
+        self._observations = ObservationColumns(tree, num_envs, self._traits.gives_own)
+        self._infos = InfoColumns(infos_kept, num_envs)
+        infos = [Leaf(("info", *leaf.key), leaf.shape, leaf.dtype) for leaf in infos_kept]
         leaves = [Leaf(leaf.key, leaf.shape, leaf.dtype) for leaf in tree.leaves]
         for leaf in infos:
             leaves += [leaf, Leaf(("info", "_mask", *leaf.key[1:]), (), np.dtype(np.bool_))]
@@ -117,20 +133,21 @@ class GymVectorEnv(EnvBase):
 
         self._action_tree = action_tree(action_space)
         self._actions = TensorDictActionLeaves(
-            action_space, specs["action"]["action"], self.batch_size, options.categorical_action_encoding
+            action_space,
+            self.full_action_spec["action"],
+            self.batch_size,
+            self._options.categorical_action_encoding,
         )
-        self._states = np.full(num_envs, RowState.NEW, np.uint8)
-        self._about_to_reset = np.zeros(num_envs, np.bool_)
-        self._begun: Columns = []
-        self._seeds: list[int | None] = [None] * num_envs
 
     # ---------------------------------------------------------------- reset
 
     def _first(
         self, tensordict: TensorDictBase | None, mask: torch.Tensor | None, kwargs: dict[str, Any]
     ) -> TensorDictBase:
-        """See :class:`EnvBase`; a mask of all is still a mask where the vector env has reset these envs itself."""
-        if mask is None and tensordict is not None and entry(tensordict, "_reset") is not None and self._resets_itself:
+        """See :class:`EnvBase`."""
+        goes_on = mask is None and tensordict is not None and self._resets_itself
+        if goes_on and (entry(tensordict, "_reset") is not None or (self._states == RowState.ENDED).all()):
+            # a mask of all, or a root in which all have ended: the vector env may have begun their episodes already
             mask = torch.ones(self.batch_size, dtype=torch.bool)
         if mask is not None and not self.partial_reset:
             if not mask.all():
@@ -162,7 +179,7 @@ class GymVectorEnv(EnvBase):
             raise ValueError("options: got a 'reset_mask', expected the mask at '_reset' of the TensorDict")
         begun = np.zeros_like(picked)
         if mask is not None and self._resets_itself and seed is None and not options:
-            begun = picked & (self._states == RowState.ENDED) & ~self._wants_seed()
+            begun = self._begun_already(picked)
         rest = picked & ~begun
         if not rest.any():
             columns = self._columns_of(self._begun)
@@ -175,6 +192,15 @@ class GymVectorEnv(EnvBase):
         if self._has_dead_steps:
             root["valid"] = torch.ones(self.numel(), 1, dtype=torch.bool)
         return root
+
+    def _begun_already(self, picked: Mask) -> Mask:
+        """Which of the envs to be reset the vector env has reset itself, so that they need not be again."""
+        begun: Mask = picked & (self._states == RowState.ENDED)
+        if self._traits.takes_reset_mask or picked.all():  # a seed can be given
+            begun &= [seed is None for seed in self._seeds]
+        if picked.all() and not (begun.all() or self._traits.takes_reset_mask):
+            begun[:] = False
+        return begun
 
     def _columns_of(self, columns: Columns) -> Columns:
         """Copies, since what is returned is the caller's own."""
@@ -237,7 +263,7 @@ class GymVectorEnv(EnvBase):
         parts = [tuple(part) if part.dtype.hasobject else part for part in self._actions(tensordict, ops)]
         try:
             observation, reward, terminated, truncated, infos = self.env.step(self._action_tree.unflatten(parts))
-            rewards = rewards_of(reward, self.numel(), self._reward_dtype)
+            rewards = rewards_of(reward, self.numel(), self._options.reward_dtype)
             terminations = flags_of("terminated", terminated, self.numel())
             truncations = flags_of("truncated", truncated, self.numel())
             ended = terminations | truncations
@@ -310,11 +336,6 @@ class GymVectorEnv(EnvBase):
     def _set_seed(self, seed: int | None) -> None:
         self._seeds = [None if seed is None else seed + row for row in range(self.numel())]
 
-    def _wants_seed(self) -> Mask:
-        """The envs that can be, and are to be, given a seed when they are reset."""
-        wants = np.array([seed is not None for seed in self._seeds], np.bool_)
-        return wants if self._traits.takes_reset_mask else np.zeros_like(wants)
-
     def _take_seeds(self, picked: Mask) -> Any:
         """What ``reset`` is given as seed for the envs that are reset now, which have had it then."""
         given = [seed if picked[row] else None for row, seed in enumerate(self._seeds)]
@@ -346,10 +367,15 @@ class GymVectorEnv(EnvBase):
                 f"{type(self).__name__}: {self.env} cannot be pickled; make the vector env and from_vector_env(...) of "
                 f"it where they are needed"
             )
-        return self.__dict__
+        return {name: value for name, value in self.__dict__.items() if name not in _TAKEN_APART}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._take_apart_spaces()
 
     def _inner_envs(self) -> Sequence[Any]:
-        return (self.env,)
+        envs: Sequence[Any] = getattr(self.env.unwrapped, "envs", ())
+        return [env for env in envs if isinstance(env, gym.Env)]
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes the vector env.

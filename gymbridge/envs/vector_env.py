@@ -145,10 +145,10 @@ class GymVectorEnv(EnvBase):
         self, tensordict: TensorDictBase | None, mask: torch.Tensor | None, kwargs: dict[str, Any]
     ) -> TensorDictBase:
         """See :class:`EnvBase`."""
-        goes_on = mask is None and tensordict is not None and self._resets_itself
-        if goes_on and (entry(tensordict, "_reset") is not None or (self._states == RowState.ENDED).all()):
-            # a mask of all, or a root in which all have ended: the vector env may have begun their episodes already
-            mask = torch.ones(self.batch_size, dtype=torch.bool)
+        if mask is None and self._resets_itself and tensordict is not None:
+            # a mask of all, or all have ended: the vector env may have begun their next episodes already
+            if_begun = entry(tensordict, "_reset") is not None or bool((self._states == RowState.ENDED).all())
+            mask = torch.ones(self.batch_size, dtype=torch.bool) if if_begun else None
         if mask is not None and not self.partial_reset:
             if not mask.all():
                 return self._left_waiting(tensordict, mask)

@@ -33,11 +33,13 @@ from gymbridge.engine.layout import Leaf
 from gymbridge.engine.workers.pickling import can_be_pickled
 from gymbridge.envs.action_leaves import TensorDictActionLeaves
 from gymbridge.envs.base import EnvBase
+from gymbridge.envs.done_groups import FLAGS
+from gymbridge.envs.env_specs import shown_leaves
 from gymbridge.envs.gym_face import GymFaceOptions, batched_specs, object_entries
 from gymbridge.envs.inputs import DeviceLike, as_seed
 from gymbridge.envs.spec_keys import group_sizes
-from gymbridge.envs.tensordicts import Assembler, entry
-from gymbridge.envs.transitions import put_first, put_next
+from gymbridge.envs.tensordicts import Assembler, entry, leaf_paths, picked_rows
+from gymbridge.envs.transitions import put_next
 from gymbridge.envs.vector_outputs import Columns, InfoColumns, ObservationColumns, flags_of, put_row, rewards_of
 from gymbridge.errors import EnvOutputError, UnpicklableError
 from gymbridge.spaces.naming import action_tree, observation_tree
@@ -48,8 +50,20 @@ __all__ = ["GymVectorEnv", "VectorEnvTraits"]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
+_STEP, _RESET = int(Op.STEP), int(Op.RESET)
+_RUNNING, _ENDED, _FAILED, _NEW = int(RowState.RUNNING), int(RowState.ENDED), int(RowState.FAILED), int(RowState.NEW)
+
 _TAKEN_APART = frozenset(
-    {"_observations", "_infos", "_objects", "_assemble", "_num_observations", "_action_tree", "_actions"}
+    {
+        "_observations",
+        "_infos",
+        "_objects",
+        "_assemble_root",
+        "_assemble_next",
+        "_num_observations",
+        "_action_tree",
+        "_actions",
+    }
 )
 """What :meth:`GymVectorEnv._take_apart_spaces` sets."""
 
@@ -74,7 +88,8 @@ class GymVectorEnv(EnvBase):
     Args:
         vector_env: the vector env.
         traits: what it does.
-        device, categorical_action_encoding, info, reward_dtype: see :func:`gymbridge.vector.from_vector_env`.
+        device: see :func:`gymbridge.vector.from_vector_env`.
+        options: how the envs look, as chosen.
 
     Attributes:
         env: the vector env. Its public attributes are attributes of this env too.
@@ -109,7 +124,7 @@ class GymVectorEnv(EnvBase):
         self.full_observation_spec = observations
         self.full_action_spec = specs["action"]
         self.full_reward_spec = specs["reward"]
-        self._states = np.full(num_envs, RowState.NEW, np.uint8)
+        self._states = np.full(num_envs, _NEW, np.uint8)
         self._about_to_reset = np.zeros(num_envs, np.bool_)
         self._begun: Columns = []
         self._seeds: list[int | None] = [None] * num_envs
@@ -128,7 +143,11 @@ class GymVectorEnv(EnvBase):
             leaves += [leaf, Leaf(("info", "_mask", *leaf.key[1:]), (), np.dtype(np.bool_))]
         keys = [leaf.key for leaf in leaves]
         self._objects = object_entries(space, leaves, keys, observations, self.batch_size, self.device)
-        self._assemble = Assembler(keys, self.batch_size, None, group_sizes(observations))
+        own = [("valid",)] if self._has_dead_steps else []
+        outcome = [("reward",), *((name,) for name in FLAGS)]
+        groups = group_sizes(observations)
+        self._assemble_root = Assembler([*keys, *own], self.batch_size, None, groups)
+        self._assemble_next = Assembler([*keys, *own, *outcome], self.batch_size, None, groups)
         self._num_observations = len(tree.leaves)
 
         self._action_tree = action_tree(action_space)
@@ -147,7 +166,7 @@ class GymVectorEnv(EnvBase):
         """See :class:`EnvBase`."""
         if mask is None and self._resets_itself and tensordict is not None:
             # a mask of all, or all have ended: the vector env may have begun their next episodes already
-            if_begun = entry(tensordict, "_reset") is not None or bool((self._states == RowState.ENDED).all())
+            if_begun = entry(tensordict, "_reset") is not None or bool((self._states == _ENDED).all())
             mask = torch.ones(self.batch_size, dtype=torch.bool) if if_begun else None
         if mask is not None and not self.partial_reset:
             if not mask.all():
@@ -187,15 +206,13 @@ class GymVectorEnv(EnvBase):
             columns = self._reset_now(rest, seed, options, by_mask=mask is not None)
             for row in np.flatnonzero(begun).tolist():
                 put_row(columns, row, [column[row] for column in self._begun])
-        self._states[picked] = RowState.RUNNING
-        root = self._assembled(columns)
-        if self._has_dead_steps:
-            root["valid"] = torch.ones(self.numel(), 1, dtype=torch.bool)
-        return root
+        self._states[picked] = _RUNNING
+        own = [np.ones((self.numel(), 1), np.bool_)] if self._has_dead_steps else []
+        return self._assemble_root([*self._entries(columns), *map(self._tensor, own)])
 
     def _begun_already(self, picked: Mask) -> Mask:
         """Which of the envs to be reset the vector env has reset itself, so that they need not be again."""
-        begun: Mask = picked & (self._states == RowState.ENDED)
+        begun: Mask = picked & (self._states == _ENDED)
         if self._traits.takes_reset_mask or picked.all():  # a seed can be given
             begun &= [seed is None for seed in self._seeds]
         if picked.all() and not (begun.all() or self._traits.takes_reset_mask):
@@ -221,7 +238,7 @@ class GymVectorEnv(EnvBase):
             observation, infos = self.env.reset(**kwargs)
             columns = [*self._observations(observation), *self._infos(infos)]
         except BaseException:
-            self._states[:] = RowState.FAILED
+            self._states[:] = _FAILED
             raise
         if not self._traits.resets_again:
             self._about_to_reset[:] = False
@@ -236,7 +253,7 @@ class GymVectorEnv(EnvBase):
                 f"{self.env} is not known to honour masks. If it honours options['reset_mask'], "
                 f"from_vector_env(..., reset_mask=True) says so"
             )
-        left = [row for row in np.flatnonzero(~picked).tolist() if self._states[row] in (RowState.NEW, RowState.FAILED)]
+        left = np.flatnonzero(~picked & ((self._states == _NEW) | (self._states == _FAILED))).tolist()
         if left:
             why = why_not_stepped(self._states.tobytes(), left)
             raise ResetNeeded(f"_reset: got a mask that leaves out envs {left}: {why}; reset all")
@@ -247,11 +264,18 @@ class GymVectorEnv(EnvBase):
         """See :class:`EnvBase`."""
         tensordict = put_next(tensordict, self._next(tensordict, mask))
         root = self.step_mdp(tensordict)
-        ended = self._states == RowState.ENDED
-        if ended.any():
-            first = self._first(root, torch.from_numpy(ended), {})
-            root = put_first(root, first, [("_reset",)])
+        if self._states.any():
+            self._put_first(root, torch.from_numpy(self._states == _ENDED))
         return tensordict, root
+
+    def _put_first(self, root: TensorDictBase, ended: torch.Tensor) -> None:
+        """Resets the envs that have ended in this step, and puts what they begin with into the next root."""
+        if not self.partial_reset and not ended.all():
+            self._left_waiting(root, ended)  # which refuses
+        first = self._spec_plan.groups.completed(self._reset(self._with_mask(root.copy(), "_reset", ended)))
+        for key in leaf_paths(first):
+            root.set(key, picked_rows(ended, first.get(key), root.get(key)))
+        self._latest = root.select(*(key for key, _ in shown_leaves(self))).clone()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDict:
         if self._states.any():
@@ -259,7 +283,7 @@ class GymVectorEnv(EnvBase):
             rows = [row for row, state in enumerate(states) if state]
             raise ResetNeeded(f"{why_not_stepped(states, rows)}: reset them before they are stepped")
         dead = self._about_to_reset.copy()
-        ops = np.where(dead, Op.RESET, Op.STEP).astype(np.uint8).tobytes()
+        ops = np.where(dead, _RESET, _STEP).astype(np.uint8).tobytes()
         parts = [tuple(part) if part.dtype.hasobject else part for part in self._actions(tensordict, ops)]
         try:
             observation, reward, terminated, truncated, infos = self.env.step(self._action_tree.unflatten(parts))
@@ -272,19 +296,18 @@ class GymVectorEnv(EnvBase):
                 self._begun = self._columns_of(columns)
                 self._put_finals(columns, infos, ended)
         except BaseException:  # what the envs did does not reach the caller
-            self._states[:] = RowState.FAILED
+            self._states[:] = _FAILED
             raise
         if self._has_dead_steps:
             self._about_to_reset = ended
         else:
-            self._states[ended] = RowState.ENDED
-        following = self._assembled(columns)
-        following["reward"] = rewards
-        following["terminated"] = torch.from_numpy(terminations).unsqueeze(-1)
-        following["truncated"] = torch.from_numpy(truncations).unsqueeze(-1)
-        if self._has_dead_steps:
-            following["valid"] = torch.from_numpy(~dead).unsqueeze(-1)
-        return following
+            self._states[ended] = _ENDED
+        own = [~dead] if self._has_dead_steps else []
+        flags = [mask[:, None] for mask in (*own, ended.copy(), terminations, truncations)]
+        *valid, done, terminated, truncated = map(self._tensor, flags)
+        return self._assemble_next(
+            [*self._entries(columns), *valid, self._tensor(rewards), done, terminated, truncated]
+        )
 
     def _put_finals(self, columns: Columns, infos: Any, ended: Mask) -> None:
         """Puts the final observations and infos of envs that were reset in the step where their first ones stand."""
@@ -303,14 +326,13 @@ class GymVectorEnv(EnvBase):
             put_row(observations, row, values)
             put_row(columns[self._num_observations :], row, [column[row] for column in final_infos])
 
-    def _assembled(self, columns: Columns) -> TensorDict:
-        entries = [
+    def _entries(self, columns: Columns) -> list[Any]:
+        return [
             self._objects[at].entry(column)  # type: ignore[arg-type]
             if at in self._objects
             else self._tensor(column)
             for at, column in enumerate(columns)
         ]
-        return self._assemble(entries)
 
     def _tensor(self, column: Any) -> torch.Tensor:
         tensor = column if isinstance(column, torch.Tensor) else torch.from_numpy(column)

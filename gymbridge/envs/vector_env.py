@@ -27,6 +27,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from tensordict import TensorDict, TensorDictBase
 
+from gymbridge.engine.calls import OneCallAtATime, exclusive
 from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.failures import why_not_stepped
 from gymbridge.engine.layout import Leaf
@@ -82,7 +83,7 @@ class VectorEnvTraits(NamedTuple):
     """An env whose episode has ended is reset by the next step even after a ``reset`` of all."""
 
 
-class GymVectorEnv(EnvBase):
+class GymVectorEnv(OneCallAtATime, EnvBase):
     """A gymnasium vector env as a TensorDict env of batch size ``[N]``; made by ``from_vector_env``.
 
     Args:
@@ -159,6 +160,26 @@ class GymVectorEnv(EnvBase):
         )
 
     # ---------------------------------------------------------------- reset
+
+    @exclusive
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """See :meth:`EnvBase.reset`; ``seed`` and ``options`` go to the vector env's reset.
+
+        An env that the vector env has reset itself, as one of mode ``SAME_STEP`` does at an episode's end, is not reset
+        once more where a mask picks it, or where a TensorDict is given and all have ended: it has begun already. One
+        that the vector env is about to reset in its next step is left as it stands, where a mask picks it.
+        """
+        return super().reset(tensordict, **kwargs)
+
+    @exclusive
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """See :meth:`EnvBase.step`."""
+        return super().step(tensordict)
+
+    @exclusive
+    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """See :meth:`EnvBase.step_and_maybe_reset`, and the table in this module for envs with dead steps."""
+        return super().step_and_maybe_reset(tensordict)
 
     def _first(
         self, tensordict: TensorDictBase | None, mask: torch.Tensor | None, kwargs: dict[str, Any]

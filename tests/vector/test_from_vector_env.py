@@ -1027,6 +1027,23 @@ def test_an_env_that_raises(mode: AutoresetMode) -> None:
     assert env.step(policy(env.reset()))["next", "reward"].min() > 0
 
 
+def test_a_call_in_the_middle_of_another_is_refused() -> None:
+    class CallsBack(CountingEnv):
+        outer: EnvBase
+
+        def step(self, action: Any) -> Any:
+            self.outer.reset()
+            return super().step(action)
+
+    vector_env = gym.vector.SyncVectorEnv([CallsBack] * 2)
+    env = from_vector_env(vector_env)
+    root = env.reset()
+    vector_env.envs[1].outer = env  # type: ignore[attr-defined]
+    vector_env.envs[0].outer = native()  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match="reset: refused while a call of step is under way"):
+        env.step(policy(root))
+
+
 def test_misuse() -> None:
     for wrong in (gym.make("CartPole-v1"), "CartPole-v1", None):
         with pytest.raises(TypeError, match=r"vector_env: got .*, expected a gymnasium\.vector\.VectorEnv"):

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from gymbridge import vector as vector
     from gymbridge.batched import BatchedEnvBase as BatchedEnvBase
     from gymbridge.batched import SerialEnv as SerialEnv
+    from gymbridge.envs.dead_steps import valid_transitions as valid_transitions
     from gymbridge.parallel_env import ParallelEnv as ParallelEnv
 
 _HOMES = {
     "BatchedEnvBase": "gymbridge.batched",
     "ParallelEnv": "gymbridge.parallel_env",
     "SerialEnv": "gymbridge.batched",
+    "valid_transitions": "gymbridge.envs.dead_steps",
 }
 """Public name -> the module that defines it."""
 

@@ -19,6 +19,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
 from gymbridge.engine.host import Engine, Report
+from gymbridge.engine.layout import Leaf
 from gymbridge.engine.reader import BlockReader
 from gymbridge.envs.action_leaves import TensorDictActionLeaves
 from gymbridge.envs.device_moves import move_to
@@ -34,7 +35,7 @@ from gymbridge.spaces.conversion import observation_spec, space_to_spec
 from gymbridge.spaces.naming import SpaceLeaf, observation_tree
 from gymbridge.specs import Binary, Composite, NonTensor, Unbounded
 
-__all__ = ["GymFace", "GymFaceOptions"]
+__all__ = ["GymFace", "GymFaceOptions", "batched_specs", "object_entries"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -105,7 +106,7 @@ class GymFace(EngineFace):
         self._copy = copy
         self._non_blocking = non_blocking
         self._move = move_to(device or torch.device("cpu"), non_blocking=non_blocking)
-        specs = _batched_specs(env, batch_size, device, options, selection)
+        specs = batched_specs(env.observation_space, env.action_space, batch_size, device, options, selection)
         self._take_specs(specs)
         observations = specs["observation"]
         self._action_leaves = TensorDictActionLeaves(
@@ -127,7 +128,9 @@ class GymFace(EngineFace):
         groups = group_sizes(observations)
         self._assemble_next = Assembler([*self._keys, *rewards, *flags], batch_size, device, groups)
         self._assemble_root = Assembler([*self._keys, *flags], batch_size, device, groups)
-        self._objects = _object_entries(env, self._keys, observations, batch_size, device)
+        self._objects = object_entries(
+            env.observation_space, env.root_leaves, self._keys, observations, batch_size, device
+        )
         self._moves = device is not None and device.type != "cpu"
         self._reward_dtype = options.reward_dtype if options.reward_dtype is torch.bfloat16 else None
         self._latest = [np.empty_like(array) for array in self._next]
@@ -229,19 +232,20 @@ class GymFace(EngineFace):
         return [moved[at] if at in moved else self._objects[at].entry(array) for at, array in enumerate(arrays)]
 
 
-def _batched_specs(
-    env: GymEnvDescription,
+def batched_specs(
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
     batch_size: torch.Size,
     device: torch.device | None,
     options: GymFaceOptions,
-    selection: Selection,
+    selection: Selection = ALL_KEYS,
 ) -> dict[str, Composite]:
     """The specs of a batch of envs of one kind, of each kind of spec one."""
-    observations = observation_spec(env.observation_space, device=device, batch_size=batch_size)
+    observations = observation_spec(observation_space, device=device, batch_size=batch_size)
     if options.info_spec is not None:
         observations.set("info", _batched_info_spec(options.info_spec, batch_size, device))
     action = space_to_spec(
-        env.action_space,
+        action_space,
         device=device,
         batch_size=batch_size,
         categorical_action_encoding=options.categorical_action_encoding,
@@ -260,18 +264,19 @@ def _batched_specs(
     }
 
 
-def _object_entries(
-    env: GymEnvDescription,
+def object_entries(
+    observation_space: gym.Space[Any],
+    leaves: Sequence[Leaf],
     keys: Sequence[Key],
     batched: Composite,
     batch_size: torch.Size,
     device: torch.device | None,
 ) -> dict[int, ObjectEntries]:
     """Position of a leaf of objects among the keys -> what turns it into entries."""
-    spaces = {leaf.key: leaf for leaf in observation_tree(env.observation_space).leaves}
-    single = observation_spec(env.observation_space, device=device)
+    spaces = {leaf.key: leaf for leaf in observation_tree(observation_space).leaves}
+    single = observation_spec(observation_space, device=device)
     entries = {}
-    for leaf in env.root_leaves:
+    for leaf in leaves:
         if leaf.dtype.hasobject and leaf.key in keys:
             info = SpaceLeaf(leaf.key, gym.Space(), is_array=False)
             one = single[leaf.key] if leaf.key in spaces else NonTensor(())

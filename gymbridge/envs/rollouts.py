@@ -44,8 +44,8 @@ def rollout(
         max_steps: steps at most, at least 1.
         policy: writes the action into the TensorDict that it is given and returns it; random actions without one. A
             ``torch.nn.Module`` is called with the observation's tensors instead, in the order of their keys and without
-            the infos, and what it returns are the actions; unless it has ``in_keys``, or its ``forward`` takes one
-            argument that is named ``td`` or ``tensordict`` or annotated as a TensorDict.
+            the infos and ``"valid"``, and what it returns are the actions; unless it has ``in_keys``, or its
+            ``forward`` takes one argument that is named ``td`` or ``tensordict`` or annotated as a TensorDict.
         callback: called with the env and a copy of the step's TensorDict after each step but the last.
         auto_reset: begin with a reset. Without, ``tensordict`` is where to go on from.
         auto_cast_to_device: move what the policy reads to the policy's device, and what it wrote to the env's.
@@ -259,7 +259,7 @@ def _reads_tensordicts(policy: torch.nn.Module) -> bool:
 
 def _on_tensors(env: EnvBase, policy: torch.nn.Module) -> Act:
     """A module that reads tensors and returns actions, as one that reads and writes a TensorDict."""
-    reads = [key for key in env.full_observation_spec.keys(True, True) if key[0] != "info"]
+    reads = [key for key in env.full_observation_spec.keys(True, True) if key[0] != "info" and key != "valid"]
     writes = env.action_keys
 
     def call(root: TensorDictBase) -> TensorDictBase:

@@ -1,8 +1,8 @@
 """The gymnasium face: ``gymnasium.vector`` environments over gymbridge's engine, by changing one import.
 
 What else ``gymnasium.vector`` has (``VectorEnv``, ``VectorWrapper``, ``utils`` …) is here too, so that one import is
-all that a program changes. ``TensorDictVectorEnv``, which needs torch, and ``AsyncVectorEnv`` are imported when they
-are first used.
+all that a program changes. ``TensorDictVectorEnv`` and ``from_vector_env``, which need torch, and ``AsyncVectorEnv``
+are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from gymbridge.vector.registration import VectorizeMode, make_vec
 from gymbridge.vector.sync_vector_env import SyncVectorEnv
 
 if TYPE_CHECKING:
+    from gymbridge.vector.as_tensordict_env import from_vector_env
     from gymbridge.vector.async_vector_env import AsyncVectorEnv
     from gymbridge.vector.tensordict_vector_env import TensorDictVectorEnv
 
 _HOMES = {
     "AsyncVectorEnv": "gymbridge.vector.async_vector_env",
     "TensorDictVectorEnv": "gymbridge.vector.tensordict_vector_env",
+    "from_vector_env": "gymbridge.vector.as_tensordict_env",
 }
 """Public name that is imported late -> the module that defines it."""
 
@@ -44,6 +46,7 @@ __all__ = [
     "VectorRewardWrapper",
     "VectorWrapper",
     "VectorizeMode",
+    "from_vector_env",
     "make_vec",
     "utils",
 ]

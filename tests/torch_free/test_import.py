@@ -30,6 +30,7 @@ NEEDS_TORCH = (
     "gymbridge.spaces.samples",
     "gymbridge.spaces.translation",
     "gymbridge.specs",
+    "gymbridge.vector.as_tensordict_env",
     "gymbridge.vector.spec_leaves",
     "gymbridge.vector.tensordict_infos",
     "gymbridge.vector.tensordict_vector_env",

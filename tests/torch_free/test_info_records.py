@@ -397,6 +397,15 @@ def test_a_row_that_raises_shows_no_info_of_an_earlier_call(cls: Any) -> None:
 
 
 @BOTH
+def test_a_first_step_that_raises_ends_no_episode(cls: Any) -> None:
+    """The row's latest observation is still that of its reset, as it is after an episode's end."""
+    several = [Script([({}, "raises")], [({"y": 1}, "goes on")]), Script([({"x": 3}, "ends")])]
+    infos = told(cls, several, SAME_STEP, 1)[-1][-1]
+    assert set(infos) == {"_failed", "final_obs", "_final_obs", "final_info", "_final_info"}
+    assert infos["_final_obs"].tolist() == infos["_final_info"].tolist() == [False, True]
+
+
+@BOTH
 def test_a_whole_step_shows_its_info_where_the_reset_after_it_raised(cls: Any) -> None:
     raising = Script([({"x": 1}, "ends")], [({"y": 1}, "goes on"), ({"y": 2}, "raises")])
     several = [raising, Script([({"x": 3}, "ends")], [({"y": 3}, "goes on")])]

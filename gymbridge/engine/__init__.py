@@ -25,7 +25,7 @@ The same round in a :class:`~gymbridge.engine.parallel.ParallelEngine`, whose wo
       |== a byte on a pipe, to each worker that has an op but IDLE =========> | wakes
       |                           input, op  [a:b] ----------------------->   | its host runs the rows, as above
       |                           next, root, state, source  [a:b]  <-------  |
-      |                           mailbox w  <-- infos, errors, objects, if any
+      |                           mailbox w  <-- other infos, errors, objects, if any
       | <======================================= a byte on a pipe =========== | waits for the next byte
       |
       |-- reads the mailboxes that have mail, and what the block has, as above

@@ -49,31 +49,37 @@ ROLLOUT = 100
 
 
 class BlankEnv(gym.Env):
-    """Costs nothing: returns a copy of one array, ends after ``length`` steps."""
+    """Costs nothing: returns a copy of one array, ends after ``length`` steps; with infos of three entries if told."""
 
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, space: gym.spaces.Box, length: int):
+    def __init__(self, space: gym.spaces.Box, length: int, infos: bool = False):
         self.observation_space = space
         self.blank = np.zeros(space.shape, space.dtype)
         self.length = length
+        self.infos = infos
         self.steps = 0
+
+    def info(self) -> dict[str, Any]:
+        if not self.infos:
+            return {}
+        return {"lives": 3, "progress": self.steps / self.length, "position": np.zeros(3, np.float32)}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self.steps = 0
-        return self.blank.copy(), {}
+        return self.blank.copy(), self.info()
 
     def step(self, action: np.integer) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.steps += 1
-        return self.blank.copy(), 1.0, self.steps >= self.length, False, {}
+        return self.blank.copy(), 1.0, self.steps >= self.length, False, self.info()
 
 
 def make(kind: str) -> gym.Env:
-    if kind == "null":
-        return BlankEnv(gym.spaces.Box(-1, 1, (4,), np.float32), 200)
+    if kind in ("null", "infos"):
+        return BlankEnv(gym.spaces.Box(-1, 1, (4,), np.float32), 200, kind == "infos")
     if kind == "image":
         return BlankEnv(gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), 500)
     return gym.make(kind)
@@ -466,7 +472,10 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         return [word for word in text.split(",") if word]
 
     parser.add_argument(
-        "--kinds", type=words, default="null,CartPole-v1,image", help="null, image (4x84x84 uint8) or gymnasium ids"
+        "--kinds",
+        type=words,
+        default="null,CartPole-v1,image",
+        help="null, infos (null with infos of three entries, one an array), image (4x84x84 uint8) or gymnasium ids",
     )
     parser.add_argument("--num-envs", type=lambda text: [int(n) for n in text.split(",")], default="2,8,64")
     parser.add_argument("--single", type=words, default="CartPole-v1", help="kinds for the single environments, or ''")

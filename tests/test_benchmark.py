@@ -36,6 +36,15 @@ def test_every_gymbridge_engine_is_timed(vector_step: Any, tmp_path: Path, subpr
     assert {figure["candidate"]: figure["failure"] for figure in figures} == dict.fromkeys(engines)
 
 
+def test_infos_are_timed_with_an_array_among_them(vector_step: Any) -> None:
+    env = vector_step.make("infos")
+    _, info = env.reset()
+    *_, next_info = env.step(0)
+    assert list(info) == list(next_info) == ["lives", "progress", "position"]
+    assert info["position"].shape == (3,)
+    assert vector_step.make("null").reset()[1] == {}
+
+
 def test_ratio_is_the_median_of_the_rounds_ratios(vector_step: Any) -> None:
     # Rounds' ratios 2, 2, 3; the ratio of the medians would be 3.
     peer, reference = vector_step.Cell((2.0, 40.0, 30.0)), vector_step.Cell((1.0, 20.0, 10.0))

@@ -5,11 +5,12 @@ One round, as :meth:`LocalEngine.run <gymbridge.engine.local.LocalEngine.run>` d
     caller                       block, one allocation                 host
       |                                                                  |
       |-- ops, actions ----------------------------------------------->  |  for each row, in order:
-      |                          next   [N, ...]  <- obs, reward, flags -|    STEP               env.step
+      |                          next   [N, ...]  <- obs, reward, flags, |    STEP               env.step
+      |                                              infos of numbers ---|
       |                          root   [N, ...]  <- first obs ----------|    RESET              env.reset
       |                          state  [N] uint8 <- running, ended, ... |    STEP_MAYBE_RESET   both, if it ended
       |                          source [N] uint8 <- latest obs is where |    IDLE               nothing
-      |<- report: infos, errors ---------------------------------------- |
+      |<- report: infos that are not of numbers alone, errors ---------- |
       |
       |-- copies what the caller is to have out of next and root, once
 
@@ -24,7 +25,7 @@ The same round in a :class:`~gymbridge.engine.parallel.ParallelEngine`, whose wo
       |== a byte on a pipe, to each worker that has an op but IDLE =========> | wakes
       |                           input, op  [a:b] ----------------------->   | its host runs the rows, as above
       |                           next, root, state, source  [a:b]  <-------  |
-      |                           mailbox w  <-- infos, errors, objects, if any
+      |                           mailbox w  <-- other infos, errors, objects, if any
       | <======================================= a byte on a pipe =========== | waits for the next byte
       |
       |-- reads the mailboxes that have mail, and what the block has, as above
@@ -48,6 +49,8 @@ The same round in a :class:`~gymbridge.engine.parallel.ParallelEngine`, whose wo
 - :mod:`~gymbridge.engine.host`: what an engine asks of the thing that runs envs; :mod:`~gymbridge.engine.gym_host` runs
   gymnasium envs, checking what they return with :mod:`~gymbridge.engine.conform` and writing it with
   :mod:`~gymbridge.engine.rows`; :mod:`~gymbridge.engine.contract` looks for all that is wrong with an env at once.
+- :mod:`~gymbridge.engine.info_records` has the infos of numbers alone in the block, as records of a form that
+  :mod:`~gymbridge.engine.info_forms` finds in them.
 - :mod:`~gymbridge.engine.workers`: worker processes, whatever they run; :mod:`~gymbridge.engine.shared_memory`: memory
   that they share.
 - :mod:`~gymbridge.engine.local`: the engine whose host is in this process.

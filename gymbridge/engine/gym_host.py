@@ -19,7 +19,9 @@ from gymbridge.engine.dispatch import FollowsPaths
 from gymbridge.engine.env_state import env_state, load_env_state
 from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.gym_inputs import GymInputs
-from gymbridge.engine.host import NOTHING, Report
+from gymbridge.engine.host import IN_BLOCK, NOTHING, Report
+from gymbridge.engine.info_forms import InfoForm
+from gymbridge.engine.info_records import INFO_LEAVES, OF_RESET, OF_STEP, InfoRecords
 from gymbridge.engine.layout import Leaf
 from gymbridge.engine.rows import NumbersOnly, SectionRows, info_entries, row_views, snapshot
 from gymbridge.errors import EnvOutputError
@@ -42,7 +44,8 @@ class GymHostOptions:
     Attributes:
         conform: what happens to an observation that is not what its space says.
         reward_dtype: dtype of the rewards in the block.
-        collect_infos: hand the infos over as they are, in the report.
+        collect_infos: hand the infos over as they are: those of numbers alone as records in the block, see
+            :mod:`~gymbridge.engine.info_records`, the others in the report.
         info_leaves: entries of the infos that become leaves of the block, keyed by their path in the info.
         warn_of_unknown_infos: warn once of an entry that is none of ``info_leaves`` and not in ``left_out_infos``.
         left_out_infos: paths of entries that are known and left out.
@@ -116,10 +119,11 @@ class GymEnvDescription:
 
     @property
     def next_leaves(self) -> tuple[Leaf, ...]:
-        """What the root has, with reward and end-of-episode flags."""
+        """What the root has, with reward and end-of-episode flags, and the records of infos that are collected."""
         flag = np.dtype(np.bool_)
         return (
             *self.root_leaves,
+            *(INFO_LEAVES if self.options.collect_infos else ()),
             Leaf(("reward",), (), self.options.reward_dtype),
             Leaf(("terminated",), (), flag),
             Leaf(("truncated",), (), flag),
@@ -154,6 +158,8 @@ class GymHost(FollowsPaths):
         groups = {leaf.key[:length] for leaf in options.info_leaves for length in range(1, len(leaf.key) + 1)}
         self._known_infos = groups | options.left_out_infos
         self._warn_of_unknown_infos = options.warn_of_unknown_infos
+
+        self._records = InfoRecords(block) if options.collect_infos else None
 
         num_rows = len(self.envs)
         self._first_row = block.layout.first_row
@@ -203,7 +209,9 @@ class GymHost(FollowsPaths):
             actions = inputs[0] if self._one_action else self._actions.rows(inputs, len(self._no_actions))
         rewards, terminations, truncations, source = self._reward, self._terminated, self._truncated, self._source
         array_shape, array_dtype, array_rows = self._array_shape, self._array_dtype, self._array_rows
-        info_leaves, collect_infos = bool(self._options.info_leaves), self._options.collect_infos
+        info_leaves, records = bool(self._options.info_leaves), self._records
+        if records is not None and records.used:
+            records.clear(ops)
         # the usual round: all rows step, and all did in the last; what it has in common is written once
         usual = ops in self._whole_steps and source.tobytes() == self._all_in_next
         if usual:
@@ -246,8 +254,10 @@ class GymHost(FollowsPaths):
                         entries = self._next.checked_info(info)
                         if self._warn_of_unknown_infos:  # where warnings are errors, this is a check too
                             self._warn_of_unknown(row, info)
-                    elif collect_infos and (info or type(info) is not dict):
-                        info = snapshot(info)
+                    elif records is not None and (info or type(info) is not dict):
+                        form = records.put(row, OF_STEP, info)
+                        if not form:
+                            info = snapshot(info)
                     try:
                         rewards[row] = reward
                     except (TypeError, ValueError, OverflowError) as error:
@@ -262,9 +272,12 @@ class GymHost(FollowsPaths):
                         self._state[row] = _RUNNING
                     if info_leaves:
                         self._next.write_info(row, entries)
-                    elif collect_infos and info:
-                        report = _own(report)
-                        report.steps[row] = info
+                    elif records is not None and info:
+                        if form:
+                            records.numbers[2 * row + OF_STEP] = form
+                        else:
+                            report = _own(report)
+                            report.steps[row] = info
                     if not goes_on:
                         terminations[row] = terminated
                         truncations[row] = truncated
@@ -281,7 +294,7 @@ class GymHost(FollowsPaths):
         except BaseException:  # an interrupt: the caller will not see what the rows up to here did
             fail_rows(self._state, ops[: row + 1])
             raise
-        return report
+        return IN_BLOCK if report is NOTHING and records is not None and records.used else report
 
     def _reset(self, row: int, kwargs: Mapping[str, Any], report: Report) -> Report:
         seed = self._seeds[row]
@@ -296,10 +309,14 @@ class GymHost(FollowsPaths):
             if self._warn_of_unknown_infos:
                 self._warn_of_unknown(row, info)
             self._root.write_info(row, entries)
-        elif self._options.collect_infos and (info or type(info) is not dict):
-            info = snapshot(info)
-            report = _own(report)
-            report.resets[row] = info
+        elif self._records is not None and (info or type(info) is not dict):
+            form = self._records.put(row, OF_RESET, info)
+            if form:
+                self._records.numbers[2 * row + OF_RESET] = form
+            else:
+                info = snapshot(info)
+                report = _own(report)
+                report.resets[row] = info
         self._root.write(row, values)
         self._source[row] = _IN_ROOT
         self._state[row] = _RUNNING
@@ -315,6 +332,11 @@ class GymHost(FollowsPaths):
                 f"out: {unknown}. Name them with info=Composite(...) to keep them.",
                 stacklevel=2,
             )
+
+    def info_form(self, row: int, number: int) -> InfoForm:
+        """The form of a number that the block has for a row's info."""
+        assert self._records is not None
+        return self._records.form(number)
 
     def attribute(self, row: int, name: str) -> Any:
         """See :class:`~gymbridge.engine.host.Host`; an attribute is found through wrappers."""

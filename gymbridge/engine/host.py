@@ -10,7 +10,17 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.dispatch import Arguments
 from gymbridge.engine.layout import EnvDescription
 
-__all__ = ["NOTHING", "Engine", "EnvDescription", "Host", "HostOptions", "Inputs", "RemoteHostOptions", "Report"]
+__all__ = [
+    "IN_BLOCK",
+    "NOTHING",
+    "Engine",
+    "EnvDescription",
+    "Host",
+    "HostOptions",
+    "Inputs",
+    "RemoteHostOptions",
+    "Report",
+]
 
 
 Env = TypeVar("Env", contravariant=True)
@@ -39,8 +49,12 @@ class Report:
 NOTHING = Report()
 """The report of a round that leaves nothing: most rounds. It is shared, and refuses to be written to."""
 
-NOTHING.steps = NOTHING.resets = MappingProxyType({})
-NOTHING.errors = MappingProxyType({})  # type: ignore[assignment]
+IN_BLOCK = Report()
+"""The report of a round that leaves nothing but infos in the block; shared and read-only as ``NOTHING`` is."""
+
+for _report in (NOTHING, IN_BLOCK):
+    _report.steps = _report.resets = MappingProxyType({})
+    _report.errors = MappingProxyType({})  # type: ignore[assignment]
 
 
 class Host(Protocol):
@@ -181,6 +195,15 @@ class Engine(Host, Protocol[Description]):
 
     def require_workers(self, rows: Iterable[int] | None = None) -> None:
         """Raises ``WorkerDiedError`` if a worker has died, one of these rows or, without any, one of all."""
+
+    def ask(self, verb: str, row: int, *arguments: Any) -> Any:
+        """A verb of the host for one row, which may be one that only this kind of host has.
+
+        Args:
+            verb: the name of a method of the host whose first argument is a row.
+            row: the row.
+            arguments: the other arguments.
+        """
 
     def each(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """A verb of :class:`Host` for each row, as far as possible at once.

@@ -77,6 +77,10 @@ class LocalEngine(Generic[Env, Description]):
         """See :class:`~gymbridge.engine.host.Host`."""
         return self._host.follow(row, path, call)
 
+    def ask(self, verb: str, row: int, *arguments: Any) -> Any:
+        """A verb of the host for one row; see :class:`~gymbridge.engine.host.Engine`."""
+        return getattr(self._host, verb)(row, *arguments)
+
     def each(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """A verb of the host for each row; see :class:`~gymbridge.engine.host.Engine`."""
         ask = getattr(self._host, verb)

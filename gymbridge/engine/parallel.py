@@ -13,7 +13,8 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import RowState
 from gymbridge.engine.dispatch import Arguments
 from gymbridge.engine.failures import fail_rows, raise_env_error
-from gymbridge.engine.host import NOTHING, EnvDescription, Inputs, RemoteHostOptions, Report
+from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, Inputs, RemoteHostOptions, Report
+from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.layout import ALIGNMENT, Layout
 from gymbridge.engine.mailbox import packed_for_worker
 from gymbridge.engine.protocol import Allocation, Answer, Call, Command, RoundMail, RoundNews
@@ -270,13 +271,18 @@ class ParallelEngine(Generic[Description]):
     def _report(self, ops: bytes, workers: Sequence[int]) -> Report:
         crew, report = self._crew, NOTHING
         for worker in workers:
-            if crew.ends[worker].latest != Answer.DONE or worker in crew.dead:
-                report = Report() if report is NOTHING else report
+            answer = crew.ends[worker].latest
+            if answer != Answer.DONE or worker in crew.dead:
+                if answer == Answer.DONE_WITH_INFOS and worker not in crew.dead:
+                    report = IN_BLOCK if report is NOTHING else report
+                    continue
+                report = Report() if report is NOTHING or report is IN_BLOCK else report
                 if worker in crew.dead:
                     for row in crew.parts[worker]:
                         if ops[row]:
                             report.errors[row] = crew.dead[worker]
                             self.block.state[row] = RowState.FAILED
+                    forget_infos(self.block, crew.parts[worker])
                 else:
                     self._read_news(crew.answer(worker), report)
         return report
@@ -407,42 +413,43 @@ class ParallelEngine(Generic[Description]):
         self._interrupted_ops = bytes(self.num_envs)  # no row has failed
         self.unsettled = True
 
-    def _ask_row(self, verb: str, row: int, *arguments: Any) -> Any:
+    def ask(self, verb: str, row: int, *arguments: Any) -> Any:
+        """A verb of the host for one row; see :class:`~gymbridge.engine.host.Engine`."""
         return self._called(verb, {row: arguments})[row]
 
     def attribute(self, row: int, name: str) -> Any:
         """Attribute ``name`` of a row's env: a copy."""
-        return self._ask_row("attribute", row, name)
+        return self.ask("attribute", row, name)
 
     def set_attribute(self, row: int, name: str, value: Any) -> None:
         """Sets attribute ``name`` of a row's env to a copy of ``value``."""
-        self._ask_row("set_attribute", row, name, value)
+        self.ask("set_attribute", row, name, value)
 
     def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Attribute ``name`` of a row's env, called if it is callable."""
-        return self._ask_row("call", row, name, args, kwargs)
+        return self.ask("call", row, name, args, kwargs)
 
     def follow(self, row: int, path: Sequence[str], call: Arguments | None = None) -> Any:
         """See :class:`~gymbridge.engine.host.Host`; what comes back is a copy."""
-        return self._ask_row("follow", row, path, call)
+        return self.ask("follow", row, path, call)
 
     def seed(self, row: int, seed: int | None, static_seed: bool) -> None:
         """Gives a row's env a seed for its next reset; see :class:`~gymbridge.engine.host.Host`."""
-        self._ask_row("seed", row, seed, static_seed)
+        self.ask("seed", row, seed, static_seed)
 
     def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
         """What a row's env returns against what it says of itself; see :class:`~gymbridge.engine.host.Host`."""
-        faults: list[str] = self._ask_row("faults", row, num_steps, seed)
+        faults: list[str] = self.ask("faults", row, num_steps, seed)
         return faults
 
     def state(self, row: int) -> dict[str, Any]:
         """The state of a row's env, and of the row."""
-        state: dict[str, Any] = self._ask_row("state", row)
+        state: dict[str, Any] = self.ask("state", row)
         return state
 
     def load_state(self, row: int, state: Mapping[str, Any]) -> None:
         """Puts a state back that :meth:`state` gave."""
-        self._ask_row("load_state", row, state)
+        self.ask("load_state", row, state)
 
     # ---------------------------------------------------------------- the end
 

@@ -36,7 +36,9 @@ class Answer(IntEnum):
     """What was asked; the mailbox has a :class:`RoundNews`, or what the command gives."""
     FAILED = 2
     """Not what was asked; the mailbox has a :class:`~gymbridge.engine.remote_errors.ToldError` and a row, or None."""
-    CLOSED = 3
+    DONE_WITH_INFOS = 3
+    """A round: all there is to know is in the block, infos too."""
+    CLOSED = 4
     """The envs are closed; the mailbox has the first error's ``ToldError`` and the index of its env, or None."""
 
 

@@ -12,7 +12,8 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import RowState, Source
 from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.gym_host import close_all
-from gymbridge.engine.host import NOTHING, Host, Inputs, RemoteHostOptions, Report
+from gymbridge.engine.host import IN_BLOCK, NOTHING, Host, Inputs, RemoteHostOptions, Report
+from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.mailbox import Mailbox, packed_for_caller
 from gymbridge.engine.makers import make_all
 from gymbridge.engine.protocol import SYNC, Allocation, Answer, Call, Command, RoundNews
@@ -142,8 +143,9 @@ class _Service:
             report = self._all_failed(ops, error)
         else:
             report = self._host.run(ops, inputs, reset_kwargs)
-        if report is NOTHING and not self._objects:
-            return Answer.DONE
+        in_block = Answer.DONE_WITH_INFOS if report is IN_BLOCK else Answer.DONE
+        if (report is NOTHING or report is IN_BLOCK) and not self._objects:
+            return in_block
         first = self._first_row
         news = RoundNews(
             _shifted(report.steps, first),
@@ -152,7 +154,7 @@ class _Service:
             list(self._written_objects(ops)) if self._objects else [],
         )
         if not any(news):
-            return Answer.DONE
+            return in_block
         try:
             packed = packed_for_caller(news, "what the envs gave")
         except Exception:
@@ -165,6 +167,7 @@ class _Service:
         report = Report()
         report.errors = {row: error for row, op in enumerate(ops) if op}
         fail_rows(self._block.state, ops)
+        forget_infos(self._block, range(len(ops)))
         return report
 
     def _written_objects(self, ops: bytes) -> Iterable[tuple[str, tuple[str, ...], int, Any]]:

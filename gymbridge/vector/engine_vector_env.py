@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic
 
 import gymnasium as gym
@@ -25,11 +26,11 @@ from gymbridge.engine.failures import fail_rows, raise_env_error
 from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
 from gymbridge.engine.host import NOTHING, Engine, Report
 from gymbridge.engine.reader import BlockReader
-from gymbridge.spaces.naming import action_tree, observation_tree
+from gymbridge.spaces.naming import SpaceLeaf, SpaceTree, action_tree, observation_tree
 from gymbridge.vector.actions import ActionLeaves
 from gymbridge.vector.autoreset import Autoreset
 from gymbridge.vector.custom_spaces import JoinedSamples
-from gymbridge.vector.infos import add_info
+from gymbridge.vector.info_reader import InfoReader
 from gymbridge.vector.output import Output
 from gymbridge.vector.reset_arguments import require_observed, row_seeds, split_reset_mask
 
@@ -106,7 +107,8 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
         self._state, self._source = block.state, block.source
         self._reader = BlockReader(block, [leaf.key for leaf in self._tree.leaves])
         self._all_in_next = self._reader.all_in_next
-        self._final = [*zip(self._reader.next, self._tree.leaves, strict=True)]
+        final = [*zip(self._reader.next, self._tree.leaves, strict=True)]
+        self._infos = InfoReader(self._engine, partial(_final_observation, final, self._tree, self._output))
         self._reward = self._reader.reward
         self._terminated, self._truncated = self._reader.terminated, self._reader.truncated
         self._buffers: list[Any] | None = None
@@ -115,7 +117,8 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
 
     def _forget_block(self) -> None:
         """Lets go of the memory, which is no use to anyone once the engine is closed."""
-        del self._state, self._source, self._reader, self._final, self._reward, self._terminated, self._truncated
+        del self._state, self._source, self._reader, self._reward, self._terminated, self._truncated
+        del self._infos
 
     @property
     def copy(self) -> bool:
@@ -215,9 +218,7 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
     def _after_reset(self, ops: bytes, report: Report) -> tuple[Any, dict[str, Any]]:
         """What a reset returns, once the envs are done."""
         try:
-            infos: dict[str, Any] = {}
-            for row, info in report.resets.items():
-                add_info(infos, info, row, self.num_envs)
+            infos = {} if report is NOTHING else self._infos.read(ops, report)
             result = (self._observations(), infos)
         except BaseException:
             fail_rows(self._state, ops)
@@ -263,8 +264,9 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
         """What a step returns, once the envs are done."""
         try:
             infos: dict[str, Any] = {}
-            if report is not NOTHING or (self._same_step and self._source.tobytes() != self._all_in_next):
-                infos = self._step_infos(report)
+            ended = self._source.tobytes() if self._same_step else None
+            if report is not NOTHING or not (ended is None or ended == self._all_in_next):
+                infos = self._infos.read(ops, report, ended)
             result = (
                 self._observations(),
                 *self._output.outcome(self._reward, self._terminated, self._truncated),
@@ -330,28 +332,6 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
             results[position] = objects if samples is None else samples.joined(objects, self._copy)
         return results
 
-    def _step_infos(self, report: Report) -> dict[str, Any]:
-        infos: dict[str, Any] = {}
-        if not self._same_step:
-            merged = {**report.steps, **report.resets}
-            for row in sorted(merged):
-                add_info(infos, merged[row], row, self.num_envs)
-            return infos
-        for row, in_root in enumerate(self._source.tobytes()):
-            info = report.steps.get(row, {})
-            if in_root and row not in report.errors:
-                final = {"final_obs": self._final_observation(row), "final_info": info}
-                add_info(infos, final, row, self.num_envs)
-                info = report.resets.get(row, {})
-            if info:
-                add_info(infos, info, row, self.num_envs)
-        return infos
-
-    def _final_observation(self, row: int) -> Any:
-        """The observation that ended a row's episode, as one env of the space has it."""
-        values = [array[row].copy() if leaf.is_array else snapshot_of_object(array[row]) for array, leaf in self._final]
-        return self._tree.unflatten(self._output.observation(values))
-
     # ---------------------------------------------------------------- the envs themselves
 
     @property  # type: ignore[misc]
@@ -407,6 +387,18 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
         """Closes the envs, each of them even if another's ``close`` raises; raises the first error at the end."""
         self.closed = True  # before the envs are: one that raises is not to be closed twice
         self._engine.close()
+
+
+def _final_observation(final: Sequence[tuple[Any, SpaceLeaf]], tree: SpaceTree, output: Output, row: int) -> Any:
+    """The observation that ended a row's episode, as one env of the space has it.
+
+    Args:
+        final: arrays of the block's ``next``, with the leaves of the space.
+        tree, output: the space, and what the caller is given for arrays.
+        row: the row.
+    """
+    values = [array[row].copy() if leaf.is_array else snapshot_of_object(array[row]) for array, leaf in final]
+    return tree.unflatten(output.observation(values))
 
 
 def _require_observation_mode(mode: Any) -> None:

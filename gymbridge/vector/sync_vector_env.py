@@ -21,7 +21,7 @@ __all__ = ["SyncVectorEnv"]
 
 _OF_THE_BLOCK = frozenset(
     {
-        *("_engine", "_state", "_source", "_reader", "_all_in_next", "_final", "_reward", "_terminated", "_truncated"),
+        *("_engine", "_state", "_source", "_reader", "_all_in_next", "_infos", "_reward", "_terminated", "_truncated"),
         *("_buffers", "_call_under_way"),
     }
 )

@@ -62,7 +62,7 @@ def test_an_idle_row_is_not_touched() -> None:
 
 
 def test_step_maybe_reset_has_the_end_in_next_and_the_start_in_root() -> None:
-    plan = Plan(BOX, lengths=(1,), step_infos=({"x": 1},), reset_infos=({"y": 2},))
+    plan = Plan(BOX, lengths=(1,), step_infos=({"x": "1"},), reset_infos=({"y": "2"},))
     options = GymHostOptions.for_gymnasium(np.dtype(np.float64))
     one, other = engine_of(plan, options=options), engine_of(plan, options=options)
     for engine in (one, other):
@@ -70,8 +70,8 @@ def test_step_maybe_reset_has_the_end_in_next_and_the_start_in_root() -> None:
     kwargs = [{"seed": 3, "options": {"x": 1}}]
     report = one.run(bytes([BOTH]), [[0]], kwargs)
     step_report, reset_report = other.run(bytes([STEP]), [[0]]), other.run(bytes([RESET]), None, kwargs)
-    assert report.steps == step_report.steps == {0: {"x": 1}}
-    assert report.resets == reset_report.resets == {0: {"y": 2}}
+    assert report.steps == step_report.steps == {0: {"x": "1"}}
+    assert report.resets == reset_report.resets == {0: {"y": "2"}}
     assert_same(one.block.root["observation",], other.block.root["observation",])
     assert_same(one.block.next["observation",], other.block.next["observation",])
     assert one.block.next["terminated",].all()

@@ -76,7 +76,7 @@ class OutputCheck:
         if isinstance(value, torch.Tensor):
             got = f"{[*value.shape]} of {value.dtype}"
         else:
-            got = "nothing" if value is None else f"{value!r} of type {type(value).__name__}"
+            got = "nothing" if value is None else type(value).__name__
         expected = "data" if dtype is None else f"{[*shape]} of {dtype}"
         name = key if isinstance(key, str) else place_name(key)
         raise EnvOutputError(f"{self._name}: {name}: got {got}, expected {expected}")

@@ -199,6 +199,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
             ClosedEnvironmentError: the vector env is closed.
             ResetNeeded: the mask leaves out an env that has never been reset.
             gymnasium.error.Error: a negative seed.
+            EnvOutputError: a batched env that no engine runs gave what its specs do not say.
             ValueError, TypeError: what is no seed, a wrong number of them, a mask of another type, shape or dtype or
                 without a True, or one that names some envs where the env has ``partial_reset=False``.
         """
@@ -233,6 +234,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         Raises:
             ClosedEnvironmentError: the vector env is closed.
             ResetNeeded: an env has to be reset before it can be stepped.
+            EnvOutputError: a batched env that no engine runs gave what its specs do not say.
             ValueError, TypeError, KeyError, SpecError: actions that do not fit the action space, or a state that no
                 env gave; no env has been stepped then.
 

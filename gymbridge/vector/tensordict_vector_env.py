@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -158,6 +158,8 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         infos = observations.get("info", None)
         has_infos = isinstance(infos, Composite)
         observations = observations.exclude("info") if has_infos else observations
+        _require_common_bounds("observation", observations, self.num_envs)
+        _require_common_bounds("action", env.full_action_spec, self.num_envs)
         self._observations = ObservationReader(observations, None if gym_env is None else gym_env.observation_space)
         self._infos = InfoReader(infos if has_infos else None)
         self._actions = ActionWriter(env.full_action_spec, None if gym_env is None else gym_env.action_space)
@@ -479,24 +481,35 @@ def _require_env(env: Any, mode: AutoresetMode) -> None:
 
 def _require_alike(kind: str, spec: Composite, num_envs: int) -> None:
     """Refuses envs of differing specs, which have no space in common."""
-    if not any(_may_differ(part) for part in (spec, *spec.values(True))):
+    if not any(isinstance(part, (Stacked, StackedComposite)) for part in (spec, *spec.values(True))):
         return
     first, *others = [dict(spec[row].items(True, True)) for row in range(num_envs)]
     for row, own in enumerate(others, 1):
         for key in {**first, **own}:
             if own.get(key) != first.get(key):
-                got, expected = [" ".join(str(leaves.get(key, "nothing")).split()) for leaves in (own, first)]
-                raise ValueError(
-                    f"env: got envs with {kind}s of their own, expected envs of one space: at {key!r} env {row} has "
-                    f"{got}, env 0 has {expected}"
-                )
+                _refuse_unlike(kind, key, row, own.get(key, "nothing"), first.get(key, "nothing"))
 
 
-def _may_differ(spec: Any) -> bool:
-    """Whether the domains of a batch's rows differ, or may; a mask of actions is no part of a space."""
-    if isinstance(spec, Bounded):
-        return any(bool((bound != bound[:1]).any()) for bound in (array_of(spec.low), array_of(spec.high)))
-    return isinstance(spec, (Stacked, StackedComposite))
+def _require_common_bounds(kind: str, spec: Composite, num_envs: int) -> None:
+    """Refuses rows with bounds of their own, of which gymnasium has one space; masks of actions are no part of it."""
+    for key, leaf in spec.items(True, True):
+        if not isinstance(leaf, Bounded) or all(_is_common(bound) for bound in (leaf.low, leaf.high)):
+            continue
+        for row in range(1, num_envs):
+            if leaf[row] != leaf[0]:
+                _refuse_unlike(kind, key, row, leaf[row], leaf[0])
+
+
+def _is_common(bound: torch.Tensor) -> bool:
+    return bound.stride(0) == 0 or torch.equal(bound, bound[:1].expand_as(bound))
+
+
+def _refuse_unlike(kind: str, key: Any, row: int, *specs: Any) -> NoReturn:
+    got, expected = [" ".join(str(spec).split()) for spec in specs]
+    raise ValueError(
+        f"env: got envs with {kind}s of their own, expected envs of one space: at {key!r} env {row} has {got}, env 0 "
+        f"has {expected}"
+    )
 
 
 def _require_apart(env: EnvBase) -> None:

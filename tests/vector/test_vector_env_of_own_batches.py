@@ -113,7 +113,7 @@ class Drawing(EnvBase):
         return self.made(made.set("terminated", torch.tensor([[self.steps[row] >= row + 2] for row in range(N)])))
 
     def made(self, made: TensorDictBase) -> TensorDictBase:
-        self.gave = self.changed(made)
+        self.gave = self.changed(made if self.device is None else made.to(self.device))
         return self.gave
 
     def observation(self, row: int) -> Any:
@@ -125,7 +125,7 @@ class Drawing(EnvBase):
     @cache  # noqa: B019 - the env does not outlive its test by long
     def of_row(self, kind: str, row: int) -> TensorSpec:
         spec: Composite = getattr(self, f"full_{kind}_spec")
-        return spec[row]
+        return spec[row].to("cpu")  # whatever the device, the values are the same
 
     def _set_seed(self, seed: int | None) -> None:
         pass
@@ -203,7 +203,9 @@ OBSERVATIONS: dict[str, Callable[[], Composite]] = {
     ),
     "images": lambda: of_batch(pixels=Bounded(0, 255, (N, 3, 4, 4), dtype=torch.uint8)),
     "words": lambda: of_batch(word=NonTensor((N,), example_data="a", space=WORD), x=Unbounded((N, 1))),
-    "infos": lambda: of_batch(x=Unbounded((N, 2)), info=of_batch(lives=Unbounded((N,), dtype=torch.int64))),
+    "infos": lambda: of_batch(
+        x=Unbounded((N, 2)), info=of_batch(lives=Bounded(0, torch.tensor([3, 1, 2]), (N,), dtype=torch.int64))
+    ),
     "an info leaf is an observation": lambda: of_batch(x=Unbounded((N, 2)), information=Unbounded((N, 1))),
     "zero size": lambda: of_batch(x=Unbounded((N, 0, 2)), y=Unbounded((N, 1))),
 }
@@ -233,6 +235,7 @@ REWARDS: dict[str, Callable[[], TensorSpec]] = {
     "float16": lambda: Unbounded((N, 1), dtype=torch.float16),
     "bfloat16": lambda: Unbounded((N, 1), dtype=torch.bfloat16),
     "int64": lambda: Bounded(-9, 9, (N, 1), dtype=torch.int64),
+    "bounds of each row": lambda: Bounded(0, torch.tensor([[1.0], [2.0], [3.0]]), (N, 1)),
 }
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "usual": dict,
@@ -259,13 +262,16 @@ def test_what_an_env_gives_is_what_is_shown(kind: str, form: tuple[AutoresetMode
     mode, output, copied = form
     env = Drawing(**KINDS[kind]())
     envs = TensorDictVectorEnv(env, autoreset_mode=mode, output=output, copy=copied)
-    observations, rewards, actions = env.full_observation_spec[0], env.full_reward_spec[0], env.full_action_spec
+    actions = env.full_action_spec
+
+    def leaves_at(row: int, stood: tuple[int, int]) -> list[Any]:
+        return leaves_of_spec(env.of_row("observation", 0), drawn(env.of_row("observation", row), row, *stood))
 
     def assert_shown(shown: Any, stood: list[tuple[int, int]]) -> None:
         if output == "numpy":
             assert envs.observation_space.contains(shown)
         for row in range(N):
-            assert_same(row_of_leaves(shown, row), leaves_of_spec(observations, drawn(observations, row, *stood[row])))
+            assert_same(row_of_leaves(shown, row), leaves_at(row, stood[row]))
 
     expected = Expected(mode)
     assert_shown(envs.reset(seed=0)[0], [(0, 0)] * N)
@@ -276,10 +282,10 @@ def test_what_an_env_gives_is_what_is_shown(kind: str, form: tuple[AutoresetMode
         reset, ended, after = expected.step()
         assert_shown(observation, [*zip(expected.episodes, expected.steps, strict=True)])
         for row in range(N):
-            own = drawn(rewards, row, *after[row])["reward"]
+            own = drawn(env.of_row("reward", row), row, *after[row])["reward"]
             assert float(reward[row]) == (0 if reset[row] else float(own))
         assert reward.shape == (N,)
-        assert reward.dtype == (np.float64 if output == "numpy" else rewards["reward"].dtype)
+        assert reward.dtype == (np.float64 if output == "numpy" else env.full_reward_spec["reward"].dtype)
         assert terminated.tolist() == ended
         assert not truncated.any()
         assert terminated.dtype == truncated.dtype == (np.bool_ if output == "numpy" else torch.bool)
@@ -287,7 +293,7 @@ def test_what_an_env_gives_is_what_is_shown(kind: str, form: tuple[AutoresetMode
             assert infos["_final_obs"].tolist() == ended
             for row in np.flatnonzero(ended):
                 final = [np.asarray(leaf) for leaf in leaf_values(infos["final_obs"][row])]
-                assert_same(final, leaves_of_spec(observations, drawn(observations, row, *after[row])))
+                assert_same(final, leaves_at(row, after[row]))
         if not all(reset):
             taken = [leaf.to_numpy(env.given[-1][key]) for key, leaf in actions.items(True, True)]
             for mine, theirs in zip(leaf_values(given), taken, strict=True):
@@ -557,7 +563,7 @@ def test_an_action_that_is_an_array_is_copied() -> None:
 @pytest.mark.cuda
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 def test_on_a_gpu_nothing_is_moved_that_is_there(mode: AutoresetMode) -> None:
-    """A batch on a GPU gives its own tensors without a copy, and arrays of the caller's own."""
+    """A batch on a GPU gives its own tensors, and those that it moves are the same as on the CPU."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     env = Drawing(device="cuda")
@@ -566,6 +572,8 @@ def test_on_a_gpu_nothing_is_moved_that_is_there(mode: AutoresetMode) -> None:
     result = envs.step(torch.zeros(N, 1, device="cuda"))
     assert env.given[-1]["action"].device.type == "cuda"
     assert {value.device.type for value in (result[0]["x"], *result[1:4])} == {"cuda"}
+    assert env.gave is not None
+    assert pointers(result) == [env.gave[key].data_ptr() for key in ("x", "reward", "terminated")]
     copied = TensorDictVectorEnv(Drawing(device="cuda"), autoreset_mode=mode, output="torch")
     arrays = TensorDictVectorEnv(Drawing(device="cuda"), autoreset_mode=mode)
     for envs in (copied, arrays):

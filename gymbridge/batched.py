@@ -33,7 +33,7 @@ from gymbridge.envs.per_env import PerEnv
 from gymbridge.envs.selection import Selection
 from gymbridge.envs.tensordict_face import TensorDictFace
 from gymbridge.envs.tensordict_host import TensorDictEnvDescription, TensorDictHostOptions
-from gymbridge.envs.tensordicts import fill, leaf_paths
+from gymbridge.envs.tensordicts import cloned, fill, leaf_paths
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -216,7 +216,7 @@ class BatchedEnvBase(EngineEnv):
         outputs = self._outputs_of_policy()
         states = None if outputs is None else outputs.get("next", None)
         if states is not None:
-            fill(root, states.clone())
+            fill(root, cloned(states))
         return root
 
     def fake_tensordict(self) -> TensorDictBase:
@@ -224,10 +224,10 @@ class BatchedEnvBase(EngineEnv):
         fake = super().fake_tensordict()
         outputs = self._outputs_of_policy()
         if outputs is not None:
-            fill(fake, outputs.clone())
+            fill(fake, cloned(outputs))
             states = outputs.get("next", None)
             if states is not None:
-                fill(fake, states.clone())
+                fill(fake, cloned(states))
         return fake
 
     def __getstate__(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from gymbridge.envs.env_kind import EnvKind
 from gymbridge.envs.env_specs import KINDS, EnvSpecs, fake_tensordict, nothing_gained, shown_before
 from gymbridge.envs.inputs import DeviceLike, as_seed, env_device
 from gymbridge.envs.rollouts import rollout
-from gymbridge.envs.tensordicts import entry, leaf_paths, picked_rows, put_entry, with_entries
+from gymbridge.envs.tensordicts import cloned, entry, leaf_paths, picked_rows, put_entry, with_entries
 from gymbridge.envs.transitions import keep_asleep, put_first, put_next
 from gymbridge.errors import EnvOutputError
 
@@ -242,7 +242,7 @@ class EnvBase(EnvSpecs, ABC):
             which, whose = (f": envs {_where(still_done)} are", "their") if still_done.ndim else (" is", "its")
             raise RuntimeError(f"{type(self).__name__}{which} still done after {whose} reset")
         if mask is None:
-            self._latest = first.clone() if self.ndim else with_entries(first, {})  # what is returned is the caller's
+            self._latest = cloned(first) if self.ndim else with_entries(first, {})  # what is returned is the caller's
             return first
         return self._merged(mask, first, tensordict, {})
 
@@ -260,7 +260,7 @@ class EnvBase(EnvSpecs, ABC):
         self._require_new("_step", made, given)
         following = self._completed("_step", made, tensordict)
         if mask is None:
-            self._latest = following.clone() if self.ndim else with_entries(following, {})
+            self._latest = cloned(following) if self.ndim else with_entries(following, {})
             return following
         return self._merged(mask, following, tensordict, self._zeros(tensordict))
 

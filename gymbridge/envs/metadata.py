@@ -19,6 +19,7 @@ from gymbridge.engine.makers import EnvMaker, make_all
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.gym_env import GymEnv
 from gymbridge.envs.inputs import DeviceLike, NestedKey, env_device
+from gymbridge.envs.tensordicts import cloned
 from gymbridge.specs import Composite
 from gymbridge.specs._shapes import fits, size_of_args
 
@@ -71,7 +72,7 @@ class EnvMetaData:
             raise ValueError(
                 f"tensordict: got device {self.tensordict.device}, expected that of the specs, {self.specs.device}"
             )
-        object.__setattr__(self, "tensordict", self.tensordict.clone().lock_())
+        object.__setattr__(self, "tensordict", cloned(self.tensordict).lock_())
         object.__setattr__(self, "specs", self.specs.clone().lock_())
 
     @classmethod

@@ -21,7 +21,7 @@ from gymbridge.envs.remote_host import RemoteEnvDescription, SentOutputs
 from gymbridge.envs.remote_inputs import GivenColumns, GivenRows, RoundInputs
 from gymbridge.envs.selection import ALL_KEYS, Selection
 from gymbridge.envs.tensordict_face import TensorDictFace
-from gymbridge.envs.tensordicts import Assembler
+from gymbridge.envs.tensordicts import Assembler, cloned
 from gymbridge.envs.transitions import root_to_reset
 from gymbridge.errors import UnpicklableError, WorkerDiedError
 
@@ -126,7 +126,7 @@ class RemoteTensorDictFace(TensorDictFace):
         is_intact = self._copies and all(not column.is_inference() and column._version == 0 for column in columns)
         for row in rows:
             if row not in self._last:
-                self._last[row] = outputs[row].completed().clone() if is_intact and row in outputs else None
+                self._last[row] = cloned(outputs[row].completed()) if is_intact and row in outputs else None
 
     def _keep_latest(self, masks: Sequence[torch.Tensor | None]) -> None:
         """Keeps what the rows show of which a part is left out: the block will have the other part's news."""

@@ -31,6 +31,7 @@ from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordict_host import RowInputs, TensorDictEnvDescription
 from gymbridge.envs.tensordicts import (
     Assembler,
+    cloned,
     dense_stack,
     entries,
     entry,
@@ -357,7 +358,7 @@ class TensorDictFace(EngineFace):
                 rows.append(report.resets[row].completed())
             else:
                 shown = report.steps[row].completed().exclude(*leaf_keys(self._envs[row].full_reward_spec))
-                rows.append(shown.clone())  # the root is the caller's to change
+                rows.append(cloned(shown))  # the root is the caller's to change
         return self._put_together(rows, tensordict, after_step=following is not None)
 
     def _latest_of(self, tensordict: TensorDictBase, untouched: Rows | None, report: Report) -> TensorDictBase:
@@ -476,7 +477,7 @@ class TensorDictFace(EngineFace):
         if self._moves:
             rows = [row.to(self._device) for row in rows]
         if not self.is_dense:
-            return LazyStackedTensorDict(*(row.clone() for row in rows), stack_dim=0)  # not the envs' own tensors
+            return LazyStackedTensorDict(*(cloned(row) for row in rows), stack_dim=0)  # not the envs' own tensors
         return dense_stack(_with_equal_keys(rows, tensordict, after_step), 0)
 
 

@@ -6,7 +6,7 @@ What is built here from parts that are known to fit skips tensordict's checks; w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from tensordict import (
@@ -20,6 +20,7 @@ from tensordict import (
 
 __all__ = [
     "Assembler",
+    "cloned",
     "dense_stack",
     "densified",
     "entries",
@@ -80,6 +81,30 @@ def with_entries(tensordict: TensorDictBase, entries: dict[str, Any]) -> TensorD
     for key, value in entries.items():
         copy.set(key, value)
     return copy
+
+
+_Value = TypeVar("_Value")
+
+
+def cloned(value: _Value) -> _Value:
+    """A tensor, or a TensorDict of tensors, in memory of its own; data that are no tensors are shared.
+
+    A TensorDict's own ``clone`` adds zero to its tensors where it has a device: torch does not for uint16, uint32 and
+    uint64, and -0.0 becomes 0.0.
+
+    Example:
+        >>> td = TensorDict(x=torch.tensor([-0.0]), y=torch.tensor([7], dtype=torch.uint16), device="cpu")
+        >>> cloned(td)["x"], cloned(td)["y"]
+        (tensor([-0.]), tensor([7], dtype=torch.uint16))
+    """
+    made: Any = value
+    if type(made) is TensorDict:
+        entries = {name: cloned(part) for name, part in made._tensordict.items()}
+        return tensordict_of(entries, made.batch_size, made.device)
+    if type(made) is LazyStackedTensorDict:
+        rows = [cloned(row) for row in made.tensordicts]
+        return LazyStackedTensorDict(*rows, stack_dim=made.stack_dim)
+    return made.clone()  # type: ignore[no-any-return]
 
 
 def put_entry(tensordict: TensorDictBase, key: str, value: TensorDictBase | torch.Tensor) -> None:

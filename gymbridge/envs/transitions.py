@@ -10,7 +10,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase, is_leaf_nontensor
 from gymbridge.envs.done_groups import DoneGroups
 from gymbridge.envs.inputs import NestedKey
 from gymbridge.envs.spec_keys import leaf_keys
-from gymbridge.envs.tensordicts import entry, fill, leaf_paths, picked_rows, put_entry, row_of, tensordict_of
+from gymbridge.envs.tensordicts import cloned, entry, fill, leaf_paths, picked_rows, put_entry, row_of, tensordict_of
 from gymbridge.specs import Composite
 
 __all__ = ["NextRoot", "keep_asleep", "put_first", "put_next", "root_to_reset", "step_mdp"]
@@ -212,7 +212,7 @@ class NextRoot:
                 continue
             if value is None:
                 raise KeyError(f"next.{name}: missing, expected what a step returned; got {[*following.keys()]}")
-            entries[name] = value.clone()  # a policy that changes the root in place leaves ``next`` as it was
+            entries[name] = cloned(value)  # a policy that changes the root in place leaves ``next`` as it was
         root = tensordict_of(entries, tensordict.batch_size, following.device)
         for key in self._nested_rewards:
             group = root.get(key[:-1], None)

@@ -14,11 +14,13 @@ from tensordict import TensorDictBase
 from gymbridge.spaces.conversion import spec_to_space
 from gymbridge.spaces.naming import SpaceLeaf, SpaceTree, action_tree, observation_tree
 from gymbridge.spaces.samples import decoded_leaf, encoded_leaf
+from gymbridge.spaces.translation import translation_of
 from gymbridge.specs import Composite, MultiOneHot, OneHot, TensorSpec
 from gymbridge.specs._bridge import array_of
+from gymbridge.specs._leaf import LeafSpec
 from gymbridge.vector.actions import batch_of_leaf, require_actions
 
-__all__ = ["ActionWriter", "ObservationReader"]
+__all__ = ["ActionWriter", "ObservationReader", "handed_out"]
 
 Key = tuple[str, ...]
 Array = npt.NDArray[Any]
@@ -60,16 +62,11 @@ class ObservationReader:
 
     def arrays(self, tensordict: TensorDictBase, copy: bool) -> list[Any]:
         """An array ``[N, *shape]`` a leaf, or a tuple of objects; ``copy=False`` lets arrays share tensors' memory."""
-        return self._read(tensordict, lambda value: array_of(value).copy() if copy else array_of(value))
+        return self._read(tensordict, _own_array if copy else array_of)
 
     def tensors(self, tensordict: TensorDictBase, copy: bool, device: torch.device | None) -> list[Any]:
         """A tensor ``[N, *shape]`` a leaf, or a tuple of objects; on the device, or where it is with None."""
-
-        def moved(value: torch.Tensor) -> torch.Tensor:
-            result = value.detach() if device is None else value.detach().to(device)
-            return result.clone() if copy and result.data_ptr() == value.data_ptr() else result
-
-        return self._read(tensordict, moved)
+        return self._read(tensordict, lambda value: handed_out(value.detach(), copy, device))
 
     def _read(self, tensordict: TensorDictBase, give: Callable[[torch.Tensor], Any]) -> list[Any]:
         values = []
@@ -116,6 +113,7 @@ class ActionWriter:
             [(*prefix, *key) for key in _keys(batched)] if space is None else [leaf.key for leaf in self._tree.leaves]
         )
         self._leaves = [(leaf, key, spec.get(key)) for leaf, key in zip(self._tree.leaves, keys, strict=True)]
+        self._as_they_are = [_is_its_own_encoding(leaf, own) for leaf, _, own in self._leaves]
 
     def write(self, tensordict: TensorDictBase, actions: Any, ignored: npt.NDArray[np.bool_] | None = None) -> None:
         """Sets the actions.
@@ -129,10 +127,12 @@ class ActionWriter:
             ValueError, TypeError, KeyError, SpecError: actions that do not fit the space; nothing has been set then.
         """
         parts = self._tree.flatten(actions)
-        encoded = [
-            (key, self._encoded(leaf, part, spec, ignored))
-            for (leaf, key, spec), part in zip(self._leaves, parts, strict=True)
-        ]
+        encoded = []
+        for (leaf, key, spec), part, as_it_is in zip(self._leaves, parts, self._as_they_are, strict=True):
+            if as_it_is and type(part) is np.ndarray and part.dtype == leaf.dtype and part.shape == spec.shape:
+                encoded.append((key, torch.from_numpy(part.copy())))
+            else:
+                encoded.append((key, self._encoded(leaf, part, spec, ignored)))
         for key, value in encoded:
             tensordict.set(key, value)
 
@@ -159,6 +159,25 @@ class ActionWriter:
         return cast
 
 
+def handed_out(value: torch.Tensor, copy: bool, device: torch.device | None) -> torch.Tensor:
+    """A tensor on the device, or where it is with None; with ``copy`` in memory of its own.
+
+    Example:
+        >>> value = torch.ones(2)
+        >>> [handed_out(value, copy, None).data_ptr() == value.data_ptr() for copy in (False, True)]
+        [True, False]
+    """
+    if device is None or value.device == device:
+        return value.clone() if copy else value
+    return value.to(device)
+
+
+def _own_array(value: torch.Tensor) -> Array:
+    array = array_of(value)
+    is_own = value.device.type != "cpu" or value.dtype is torch.bfloat16  # made for numpy
+    return array if is_own else array.copy()
+
+
 def _keys(spec: TensorSpec, key: Key = ()) -> Iterator[Key]:
     """The keys of a spec's leaves, in the order of the leaves of its space."""
     if not isinstance(spec, Composite):
@@ -167,6 +186,18 @@ def _keys(spec: TensorSpec, key: Key = ()) -> Iterator[Key]:
     names: Sequence[Any] = [str(i) for i in range(len(spec))] if spec.kind == "tuple" else [*spec.keys()]
     for name in names:
         yield from _keys(spec[name], (*key, name))
+
+
+def _is_its_own_encoding(leaf: SpaceLeaf, spec: TensorSpec) -> bool:
+    """Whether an array of the leaf's dtype and the spec's shape is what the env is given."""
+    return (
+        leaf.is_array
+        and translation_of(leaf.space) is None
+        and isinstance(spec, LeafSpec)
+        and not isinstance(spec, (OneHot, MultiOneHot))
+        and spec.device.type == "cpu"
+        and torch.from_numpy(np.empty(0, leaf.dtype)).dtype == spec.dtype
+    )
 
 
 def _kind(dtype: torch.dtype) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,14 @@ from gymbridge.envs.base import EnvBase
 from gymbridge.envs.done_groups import FLAGS
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.inputs import DeviceLike, env_device
+from gymbridge.envs.spec_keys import leaf_keys
 from gymbridge.envs.transitions import keep_asleep
-from gymbridge.specs import Composite, Stacked, StackedComposite
+from gymbridge.specs import Bounded, Composite, Stacked, StackedComposite
 from gymbridge.specs._bridge import array_of
 from gymbridge.vector.autoreset import Autoreset
+from gymbridge.vector.env_outputs import OutputCheck
 from gymbridge.vector.reset_arguments import require_observed, row_seeds, split_reset_mask
-from gymbridge.vector.spec_leaves import ActionWriter, ObservationReader
+from gymbridge.vector.spec_leaves import ActionWriter, ObservationReader, handed_out
 from gymbridge.vector.tensordict_infos import InfoReader
 from gymbridge.vector.torch_output import require_dtype
 
@@ -34,6 +36,11 @@ __all__ = ["TensorDictVectorEnv"]
 
 Mask = npt.NDArray[np.bool_]
 _Result = TypeVar("_Result")
+
+# plain numbers: numpy takes six times as long over members of an enum
+_RESET, _RUNNING, _ENDED, _FAILED, _NEW = map(
+    int, (Op.RESET, RowState.RUNNING, RowState.ENDED, RowState.FAILED, RowState.NEW)
+)
 
 
 class _Shown(NamedTuple):
@@ -132,7 +139,9 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         self._copies = copy and (gym_env is None or not getattr(env, "_copy", True))
 
         self._read_specs(gym_env)
-        self._states = np.full(self.num_envs, RowState.NEW, np.uint8)
+        # an engine has looked at what its envs give already
+        self._output_check = OutputCheck(env) if self._engine_env is None else None
+        self._states = np.full(self.num_envs, _NEW, np.uint8)
         self._root: TensorDictBase = self._nothing()
         self._all = np.ones(self.num_envs, np.bool_)
         self.closed = False
@@ -140,6 +149,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
     def _read_specs(self, gym_env: GymEnvDescription | None) -> None:
         """Sets what follows from what the env says of itself."""
         env = self.env
+        _require_apart(env)
         for kind in ("observation", "action", "reward", "done"):
             _require_alike(kind, getattr(env, f"full_{kind}_spec"), self.num_envs)
         _require_one_each("reward", env.full_reward_spec, {"reward"}, self.num_envs)
@@ -148,6 +158,8 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         infos = observations.get("info", None)
         has_infos = isinstance(infos, Composite)
         observations = observations.exclude("info") if has_infos else observations
+        _require_common_bounds("observation", observations, self.num_envs)
+        _require_common_bounds("action", env.full_action_spec, self.num_envs)
         self._observations = ObservationReader(observations, None if gym_env is None else gym_env.observation_space)
         self._infos = InfoReader(infos if has_infos else None)
         self._actions = ActionWriter(env.full_action_spec, None if gym_env is None else gym_env.action_space)
@@ -189,6 +201,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
             ClosedEnvironmentError: the vector env is closed.
             ResetNeeded: the mask leaves out an env that has never been reset.
             gymnasium.error.Error: a negative seed.
+            EnvOutputError: a batched env that no engine runs gave what its specs do not say.
             ValueError, TypeError: what is no seed, a wrong number of them, a mask of another type, shape or dtype or
                 without a True, or one that names some envs where the env has ``partial_reset=False``.
         """
@@ -205,9 +218,9 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         self._seed(seed, rows)
         given = None if mask is None else self._inputs().set("_reset", torch.from_numpy(mask.copy()))
         kwargs = {"options": options} if options else {}
-        root = self._touching(rows, lambda: self.env.reset(given, **kwargs))
+        root = self._touching(rows, lambda: self._checked_root(self.env.reset(given, **kwargs)))
         self._take_root(root)
-        self._states[rows] = RowState.RUNNING
+        self._states[rows] = _RUNNING
         return self._observation(root), self._infos(root, rows)
 
     @exclusive
@@ -223,6 +236,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         Raises:
             ClosedEnvironmentError: the vector env is closed.
             ResetNeeded: an env has to be reset before it can be stepped.
+            EnvOutputError: a batched env that no engine runs gave what its specs do not say.
             ValueError, TypeError, KeyError, SpecError: actions that do not fit the action space, or a state that no
                 env gave; no env has been stepped then.
 
@@ -231,33 +245,37 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         """
         self._require_open("step")
         states = self._row_states()
-        if RowState.NEW in states:
-            new = [row for row, state in enumerate(states) if state == RowState.NEW]
+        if _NEW in states:
+            new = [row for row, state in enumerate(states) if state == _NEW]
             raise ResetNeeded(f"{why_not_stepped(states, new)}: reset them before they are stepped")
-        ops = np.frombuffer(self._autoreset.ops(states), np.uint8)
-        resets = ops == Op.RESET
+        ops = self._autoreset.ops(states)
+        resets = np.frombuffer(ops, np.uint8) == _RESET if _RESET in ops else None
         td = self._inputs()
-        self._actions.write(td, actions, ignored=resets if resets.any() else None)
+        self._actions.write(td, actions, ignored=resets)
         shown = self._touching(self._all, lambda: self._run(td, resets))
         ended = array_of(shown.outcome["done"]).reshape(self.num_envs)
         infos: dict[str, Any] = {}
-        if shown.final is not None and ended.any():
+        if shown.final is not None:
             infos["final_obs"], infos["_final_obs"] = self._final_observations(shown.final, ended), ended.copy()
             infos["final_info"], infos["_final_info"] = self._infos(shown.final, ended), ended.copy()
         infos.update(self._infos(shown.latest, self._all))
-        self._states[:] = RowState.RUNNING
-        if shown.final is None:
-            self._states[ended] = RowState.ENDED
+        self._states.fill(_RUNNING)
+        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
+            self._states[ended] = _ENDED
         return (self._observation(shown.latest), *self._outcome(shown.outcome), infos)
 
-    def _run(self, td: TensorDictBase, resets: Mask) -> _Shown:
+    def _run(self, td: TensorDictBase, resets: Mask | None) -> _Shown:
         """Does with each env what its autoreset mode says; ``td`` has the actions."""
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             td, root = self.env.step_and_maybe_reset(td)
-            self._take_root(root)
-            return _Shown(root, td["next"], final=td["next"])
-        if not resets.any():
-            following = self.env.step(td)["next"]
+            following = self._checked_next(td["next"])
+            if not array_of(following["done"]).any():  # what the env itself gave, of which the root has a copy
+                self._take_root(root)
+                return _Shown(following, following)
+            self._take_root(self._checked_root(root))
+            return _Shown(root, following, final=following)
+        if resets is None:
+            following = self._checked_next(self.env.step(td)["next"])
         elif self._engine_env is not None:
             following = self._engine_env.step_or_reset(td, torch.from_numpy(resets))
         else:
@@ -269,23 +287,34 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
     def _step_then_reset(self, td: TensorDictBase, resets: torch.Tensor) -> _Shown:
         """Steps the envs that are not to be reset, or all where the env cannot do a part, then resets."""
         if resets.all():
-            root = self.env.reset(self._root)
+            root = self._checked_root(self.env.reset(self._root))
             self._take_root(root)
             outcome = {**dict(self.env.full_reward_spec.zero()), **dict(self.env.full_done_spec.zero())}
             return _Shown(root, TensorDict(outcome, self.env.batch_size))
         if self.env.partial_step:
             td.set("_step", ~resets)
         td = self.env.step(td)
+        self._checked_next(td["next"])
         root = self.env.step_mdp(td)
         keep_asleep(root, self._root, ~resets)  # a step after the end leaves no trace
         root.set("_reset", resets)
-        root = self.env.reset(root)
+        root = self._checked_root(self.env.reset(root))
         self._take_root(root)
         outcome = {}
         for name in ("reward", "done", "terminated", "truncated"):
             value = td["next", name]
             outcome[name] = value.masked_fill(resets.to(value.device).reshape(-1, *[1] * (value.ndim - 1)), 0)
         return _Shown(root, TensorDict(outcome, self.env.batch_size))
+
+    def _checked_root(self, root: TensorDictBase) -> TensorDictBase:
+        if self._output_check is not None:
+            self._output_check.first(root)
+        return root
+
+    def _checked_next(self, following: TensorDictBase) -> TensorDictBase:
+        if self._output_check is not None:
+            self._output_check.following(following)
+        return following
 
     # ---------------------------------------------------------------- what the env is given, and where its rows stand
 
@@ -320,7 +349,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
             with torch.no_grad():  # a root that is carried along would drag the graph of all steps behind it
                 return call()
         except BaseException:
-            self._states[rows] = RowState.FAILED
+            self._states[rows] = _FAILED
             partial = self._last_partial()
             if partial is not None and partial is not before:
                 self._take_partial(partial)
@@ -368,14 +397,11 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         return final
 
     def _outcome(self, outcome: TensorDictBase) -> tuple[Any, Any, Any]:
-        reward, *flags = (outcome[name].detach() for name in ("reward", "terminated", "truncated"))
+        values = [outcome[name].detach().reshape(self.num_envs) for name in ("reward", "terminated", "truncated")]
         if not self._as_torch:
-            terminated, truncated = (array_of(flag).reshape(self.num_envs).copy() for flag in flags)
-            return array_of(reward).reshape(self.num_envs).astype(np.float64), terminated, truncated
-        shaped = [value.reshape(self.num_envs) for value in (reward, *flags)]
-        moved = [value if self._device is None else value.to(self._device) for value in shaped]
-        reward, terminated, truncated = [value.clone() for value in moved] if self._copies else moved
-        return reward, terminated, truncated
+            reward, *flags = (array_of(value) for value in values)
+            return (reward.astype(np.float64), *(flag.copy() for flag in flags))  # type: ignore[return-value]
+        return tuple(handed_out(value, self._copies, self._device) for value in values)  # type: ignore[return-value]
 
     # ---------------------------------------------------------------- the envs themselves
 
@@ -461,11 +487,41 @@ def _require_alike(kind: str, spec: Composite, num_envs: int) -> None:
     for row, own in enumerate(others, 1):
         for key in {**first, **own}:
             if own.get(key) != first.get(key):
-                got, expected = [" ".join(str(leaves.get(key, "nothing")).split()) for leaves in (own, first)]
-                raise ValueError(
-                    f"env: got envs with {kind}s of their own, expected envs of one space: at {key!r} env {row} has "
-                    f"{got}, env 0 has {expected}"
-                )
+                _refuse_unlike(kind, key, row, own.get(key, "nothing"), first.get(key, "nothing"))
+
+
+def _require_common_bounds(kind: str, spec: Composite, num_envs: int) -> None:
+    """Refuses rows with bounds of their own, of which gymnasium has one space; masks of actions are no part of it."""
+    for key, leaf in spec.items(True, True):
+        if not isinstance(leaf, Bounded) or all(_is_common(bound) for bound in (leaf.low, leaf.high)):
+            continue
+        for row in range(1, num_envs):
+            if leaf[row] != leaf[0]:
+                _refuse_unlike(kind, key, row, leaf[row], leaf[0])
+
+
+def _is_common(bound: torch.Tensor) -> bool:
+    return bound.stride(0) == 0 or torch.equal(bound, bound[:1].expand_as(bound))
+
+
+def _refuse_unlike(kind: str, key: Any, row: int, *specs: Any) -> NoReturn:
+    got, expected = [" ".join(str(spec).split()) for spec in specs]
+    raise ValueError(
+        f"env: got envs with {kind}s of their own, expected envs of one space: at {key!r} env {row} has {got}, env 0 "
+        f"has {expected}"
+    )
+
+
+def _require_apart(env: EnvBase) -> None:
+    """Refuses observations that stand where a step or a reset has something else."""
+    taken: dict[tuple[str, ...], str] = {("next",): "what a step gave"}
+    taken |= dict.fromkeys([("_step",), ("_reset",)], "a mask")
+    for kind in ("action", "reward", "done"):
+        taken |= dict.fromkeys(leaf_keys(getattr(env, f"full_{kind}_spec")), f"of the {kind} spec")
+    for key in leaf_keys(env.full_observation_spec):
+        other = taken.get(key) or taken.get(key[:1])
+        if other is not None:
+            raise ValueError(f"env: got an observation at {'.'.join(key)!r}, expected it elsewhere: there is {other}")
 
 
 def _require_one_each(kind: str, spec: Composite, names: set[str], num_envs: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from by_hand import assert_equal
@@ -12,7 +14,7 @@ from tensordict import TensorDictBase
 from zoo import CountingEnv, DictEnv
 
 from gymbridge import SerialEnv
-from gymbridge.envs import GymEnv, check_env_specs
+from gymbridge.envs import EnvMetaData, GymEnv, check_env_specs
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -102,6 +104,41 @@ def check_on(env: Any, device: torch.device) -> None:
         assert getattr(env, f"full_{name}_spec").device == device
     assert all(spec.device == device for spec in env.specs.values(True, True))
     check_env_specs(env)
+
+
+class EveryBitEnv(gym.Env[Any, Any]):
+    """Shows numbers of which torch's arithmetic knows nothing, or changes the sign, in groups too."""
+
+    def __init__(self) -> None:
+        box = gym.spaces.Box(-1, 1, (2,), np.float32)
+        wide = gym.spaces.Box(0, 2**16 - 1, (2,), np.uint16)
+        self.observation_space = gym.spaces.Dict(x=box, arm=gym.spaces.Dict(x=box, wide=wide), wide=wide)
+        self.action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.shown(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.shown(), -0.0, False, False, {}
+
+    def shown(self) -> Any:
+        zero, wide = np.full(2, -0.0, np.float32), np.full(2, 2**16 - 1, np.uint16)
+        return {"x": zero, "arm": {"x": zero, "wide": wide}, "wide": wide}
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_no_bit_is_lost_on_the_way_to_the_next_root(engine: Engine, device: Any) -> None:
+    """tensordict copies by adding zero where there is a device."""
+    env = engine.make(EveryBitEnv, device=device)
+    stepped, root = env.step_and_maybe_reset(env.rand_action(env.reset()))
+    lists = env.rollout(3, return_contiguous=False).exclude("action")
+    for td in (stepped["next"], root, env.step_mdp(stepped), lists, lists["next"]):
+        for key in ("x", ("arm", "x")):
+            assert torch.signbit(td.get(key)).all(), key
+        for key in ("wide", ("arm", "wide")):
+            assert (td.get(key).int() == 2**16 - 1).all(), key
+    assert EnvMetaData.metadata_from_env(env).tensordict["arm", "wide"].dtype is torch.uint16
 
 
 @pytest.mark.parametrize("started", [False, True], ids=["before the start", "after it"])

@@ -18,7 +18,6 @@ from generated_envs import Plan, PlannedEnv, makers
 from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers import vector as vector_wrappers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_envs import OwnBatch
@@ -628,53 +627,6 @@ def test_attributes_and_methods_of_a_users_batch() -> None:
         _ = envs.np_random
     envs.close()
     assert env.is_closed
-
-
-def rescaled_actions(envs: Any) -> Any:
-    return vector_wrappers.RescaleAction(envs, -2, 2)
-
-
-def doubled_rewards(envs: Any) -> Any:
-    return vector_wrappers.TransformReward(envs, lambda reward: reward * 2)
-
-
-def flat_observations(envs: Any) -> Any:
-    return vector_wrappers.DtypeObservation(vector_wrappers.FlattenObservation(envs), np.float64)
-
-
-WRAPPERS = [
-    *((wrap, NEXT_STEP) for wrap in (vector_wrappers.NormalizeObservation, flat_observations)),
-    *(
-        (wrap, mode)
-        for wrap in (
-            vector_wrappers.RecordEpisodeStatistics,
-            vector_wrappers.NormalizeReward,
-            vector_wrappers.ClipAction,
-            vector_wrappers.DictInfoToList,
-            rescaled_actions,
-            doubled_rewards,
-        )
-        for mode in MODES[:2]
-    ),
-]
-
-
-@pytest.mark.parametrize(("wrap", "mode"), WRAPPERS, ids=lambda it: getattr(it, "__name__", getattr(it, "value", it)))
-def test_wrappers_of_gymnasium(wrap: Callable[[Any], Any], mode: AutoresetMode) -> None:
-    def make() -> gym.Env:
-        return CountingEnv((2, 3), continuous=True)
-
-    ours = wrap(TensorDictVectorEnv(SerialEnv(2, make), autoreset_mode=mode))
-    theirs = wrap(SyncVectorEnv([make] * 2, autoreset_mode=mode))
-    ours.reset(seed=0), theirs.reset(seed=0)
-    for _ in range(8):
-        actions = np.full((2, 2), 0.5, np.float32)
-        our, their = ours.step(actions), theirs.step(actions)
-        assert_same(our[:4], their[:4])
-        if isinstance(our[4], dict) and "episode" in their[4]:
-            for name in ("r", "l"):
-                assert_same(our[4]["episode"][name], their[4]["episode"][name])
-    ours.close(), theirs.close()
 
 
 def test_the_package_loads_no_torch_before_it_is_used(subprocess_env: dict[str, str]) -> None:

@@ -23,6 +23,7 @@ from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.inputs import DeviceLike, env_device
 from gymbridge.envs.spec_keys import leaf_keys
 from gymbridge.envs.transitions import keep_asleep
+from gymbridge.envs.vector_env import GymVectorEnv
 from gymbridge.specs import Bounded, Composite, Stacked, StackedComposite
 from gymbridge.specs._bridge import array_of
 from gymbridge.vector.autoreset import Autoreset
@@ -476,6 +477,12 @@ def _require_env(env: Any, mode: AutoresetMode) -> None:
         raise ValueError(
             f"autoreset_mode: got {mode.value!r}, expected {AutoresetMode.DISABLED.value!r}: {name} has "
             f"partial_reset=False, so the envs whose episode ended cannot be reset while the others go on"
+        )
+    if mode is AutoresetMode.NEXT_STEP and isinstance(env, GymVectorEnv):
+        others = [other.value for other in AutoresetMode if other is not mode]
+        raise ValueError(
+            f"autoreset_mode: got {mode.value!r}, expected {' or '.join(map(repr, others))}: {name} steps all its envs "
+            f"or none, and none whose episode has ended"
         )
 
 

@@ -992,6 +992,13 @@ def test_batches_of_it(make: Make) -> None:
     env.close()
 
 
+def test_there_and_back_again_needs_a_mode_that_steps_no_ended_env() -> None:
+    env = from_vector_env(gym.vector.SyncVectorEnv(MAKERS))
+    with pytest.raises(ValueError, match=r"autoreset_mode: got 'NextStep', expected 'SameStep' or 'Disabled': GymVec"):
+        TensorDictVectorEnv(env)
+    env.close()
+
+
 def test_there_and_back_again() -> None:
     """The gymnasium face of what was one."""
     back = TensorDictVectorEnv(from_vector_env(gym.vector.SyncVectorEnv(MAKERS)), autoreset_mode=SAME_STEP)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+from fuzzing import examples
 from hypothesis import settings
 from packaging.version import Version
 
@@ -19,10 +20,9 @@ import gymbridge
 
 NEWEST_GYMNASIUM = Version("1.4")
 
-# No test is timed. GYMBRIDGE_FUZZ=1 draws ten times as many examples; give it --timeout 3600 too.
-settings.register_profile("gymbridge", deadline=None)
-settings.register_profile("fuzz", deadline=None, max_examples=10 * settings.default.max_examples)
-settings.load_profile("fuzz" if os.environ.get("GYMBRIDGE_FUZZ") else "gymbridge")
+# No test is timed. GYMBRIDGE_FUZZ=1 draws more examples, see fuzzing.py.
+settings.register_profile("gymbridge", deadline=None, max_examples=examples(settings.default.max_examples))
+settings.load_profile("gymbridge")
 
 
 def pytest_configure(config: pytest.Config) -> None:

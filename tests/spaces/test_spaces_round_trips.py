@@ -25,7 +25,7 @@ from gymbridge.spaces.naming import action_tree, observation_tree, space_tree
 from gymbridge.specs import Composite
 
 many = settings(max_examples=10 * settings.default.max_examples)
-"""1,000 examples, and 10,000 with GYMBRIDGE_FUZZ=1."""
+"""1,000 examples, and 20,000 with GYMBRIDGE_FUZZ=1."""
 
 
 @st.composite

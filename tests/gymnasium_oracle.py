@@ -89,8 +89,9 @@ def _corrected(before: Any, value: Any, row: int, mask: np.ndarray) -> np.ndarra
             wide[row] = given
             return wide
     if isinstance(before, np.ndarray) and before.dtype.kind in "US" and isinstance(value, np.ndarray):
-        if value.dtype.kind == before.dtype.kind and value.shape == before.shape[1:]:
-            wide = before.astype(np.result_type(before.dtype, value.dtype))  # the same, for strings
+        same = value.dtype.kind == before.dtype.kind and value.shape == before.shape[1:]
+        if same:  # the same, for strings
+            wide = before.astype(np.result_type(before.dtype, value.dtype))
             wide[row] = value
             return wide
     boxes = np.full(len(mask), None, object).view(BoxedEntry)  # rows: the other info entries

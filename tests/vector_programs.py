@@ -35,8 +35,16 @@ class Fault:
 class ProgramEnv(PlannedEnv):
     """A planned env with random numbers that are told before it is seeded, and faults; it lists what it was asked."""
 
-    def __init__(self, plan: Plan, index: int, faults: Sequence[Fault] = (), render_mode: str | None = None):
+    def __init__(
+        self,
+        plan: Plan,
+        index: int,
+        faults: Sequence[Fault] = (),
+        render_mode: str | None = None,
+        plain_observations: bool = False,
+    ):
         super().__init__(plan, index, render_mode)
+        self._plain = plain_observations
         self.np_random, self._np_random_seed = gym.utils.seeding.np_random(1000 + index)
         self._source.seed(index)
         self._faults = [fault for fault in faults if fault.row == index]
@@ -53,6 +61,10 @@ class ProgramEnv(PlannedEnv):
     def told(self, value: Any, *, key: Any = None) -> tuple[Any, ...]:
         """A method for ``call`` that gives back what it is given."""
         return (self.index, value, key)
+
+    def _observation(self) -> Any:
+        observation = super()._observation()
+        return plain(self.observation_space, observation) if self._plain else observation
 
     def _fail(self, method: str) -> None:
         self._counts[method] += 1
@@ -80,7 +92,10 @@ class Program:
         plan: what the envs do.
         num_envs: how many there are.
         observation_spaces: that of each env.
+        odd_action_space: the last env has another action space than the others.
         faults: what raises when.
+        render_mode: that of the envs.
+        plain_observations: where a space's samples are numbers, the envs show Python's, and lists of floats.
         arguments: arguments of the vector env that both classes take.
         num_workers: of ours, where it has workers.
         calls: what is done.
@@ -92,6 +107,7 @@ class Program:
     odd_action_space: bool
     faults: Sequence[Fault]
     render_mode: str | None
+    plain_observations: bool
     arguments: dict[str, Any]
     num_workers: int | None
     calls: Sequence[Call]
@@ -104,11 +120,24 @@ class Program:
         changes = {**vars(self.plan), "observation_space": self.observation_spaces[row], **changes}
         if self.odd_action_space and row == self.num_envs - 1:
             changes["action_space"] = spaces.Discrete(17)
-        plan, faults, render_mode = Plan(**changes), self.faults, self.render_mode
-        return lambda: ProgramEnv(plan, row, faults, render_mode)
+        rest = (Plan(**changes), row, self.faults, self.render_mode, self.plain_observations)
+        return lambda: ProgramEnv(*rest)
 
 
 # ---------------------------------------------------------------- envs
+
+
+def plain(space: spaces.Space, observation: Any) -> Any:
+    """An observation in the form that gymnasium casts into its buffers without a loss: ints, and lists of floats."""
+    if isinstance(space, spaces.Dict):
+        return {key: plain(part, observation[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(plain(part, value) for part, value in zip(space.spaces, observation, strict=True))
+    if isinstance(space, spaces.Discrete) and space.dtype == np.int64:
+        return int(observation)
+    if isinstance(space, spaces.Box) and space.dtype.kind == "f":
+        return observation.tolist() if space.shape else observation.astype(np.float64)
+    return observation
 
 
 def narrower(space: spaces.Space, scale: float) -> spaces.Space:
@@ -176,6 +205,7 @@ _calls_of_methods = st.one_of(
     st.builds(lambda value, key: ("told", (value,), {"key": key}), values, values),
     st.just(("label", (), {})),
     st.just(("missing", (), {})),
+    st.just(("reset", (), {"seed": 7})),
 )
 
 
@@ -265,6 +295,7 @@ def programs(draw: st.DrawFn, *, workers: bool = False, odd: bool = True) -> Pro
         odd_action_space=not draw(st.integers(0, 39)),
         faults=draw(st.lists(fault, max_size=most)),
         render_mode=draw(st.sampled_from((None, "ansi"))),
+        plain_observations=draw(st.sampled_from((False, False, True))),
         arguments=arguments,
         num_workers=draw(st.integers(1, num_envs)) if workers else None,
         calls=[call for part in (*begin, *calls) for call in part],

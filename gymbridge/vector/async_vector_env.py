@@ -254,6 +254,7 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription]]):
         Raises:
             ValueError: ``name`` is ``"reset"``, ``"step"`` or ``"close"``, which the vector env does itself.
         """
+        self._require_open("call")
         _require_callable(name)
         return super().call(name, *args, **kwargs)
 

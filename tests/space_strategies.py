@@ -216,6 +216,8 @@ INFO_VALUES: tuple[st.SearchStrategy[Any], ...] = (
     _arrays("U2", (2,)),
 )
 """One strategy a kind of value."""
+NUMBER_KINDS = 11
+"""So many of them, the first, are numbers."""
 
 
 def info_sequences(
@@ -239,9 +241,9 @@ def info_sequences(
 
     kinds: st.SearchStrategy[Any] = st.integers(0, len(INFO_VALUES) - 1)
     if mixed:
-        kinds = st.one_of(
-            kinds, st.tuples(kinds, kinds), st.tuples(kinds, st.dictionaries(INFO_NAMES, kinds, max_size=2))
-        )
+        numbers = st.integers(0, NUMBER_KINDS - 1)
+        groups = st.dictionaries(INFO_NAMES, kinds, max_size=2)
+        kinds = st.one_of(kinds, st.tuples(numbers, numbers), st.tuples(kinds, kinds), st.tuples(kinds, groups))
     schemas = st.dictionaries(INFO_NAMES, kinds, max_size=4)
     for _ in range(depth - 1):
         schemas = st.dictionaries(INFO_NAMES, st.one_of(kinds, kinds, schemas), max_size=4)

@@ -2,8 +2,8 @@
 
 A program is drawn whole: envs of any spaces, infos and episodes that may raise, the vector env's arguments, and calls
 in any order, with arguments that are refused among them. It is run until gymnasium's first error that an env raised, or
-to its end. Where ours differ on purpose, the comparison names the row of ``docs/deviations.md`` and what ours do instead;
-the rows about infos and final observations are in ``gymnasium_oracle.py``.
+to its end. Where ours differ on purpose, the comparison names the row of ``docs/deviations.md`` and what ours do
+instead; the rows about infos and final observations are in ``gymnasium_oracle.py``.
 """
 
 from __future__ import annotations
@@ -190,6 +190,9 @@ class Twins:
         if call.name == "np_random":
             ours, theirs = ([one.bit_generator.state for one in each] for each in (ours, theirs))
         assert_results_same(ours, theirs, where)
+        if call.name == "set_attr":
+            name = call.arguments["name"]
+            assert_same(self.ours.get_attr(name), self.theirs.get_attr(name), f"{where}: what was set")
         if self.ours.copy and call.name.startswith(("reset", "step")):
             self.kept.append((ours, copy.deepcopy(ours)))
 

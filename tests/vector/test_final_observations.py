@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from space_strategies import any_spaces, batchable, leaf_spaces, object_spaces
 from vector_classes import travels, two_workers
-from zoo import OBJECT_SPACES
+from zoo import OBJECT_SPACES, CustomSpace
 
 from gymbridge import ParallelEnv, SerialEnv
 from gymbridge.envs import GymEnv
@@ -28,19 +28,6 @@ from gymbridge.vector import SyncVectorEnv, TensorDictVectorEnv
 travels(sys.modules[__name__])
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
-
-
-class PairSpace(spaces.Space):
-    """A space that nobody has heard of; its samples are dicts with arrays."""
-
-    def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        return {"choice": int(self.np_random.integers(3)), "array": self.np_random.integers(9, size=2)}
-
-    def contains(self, x: Any) -> bool:
-        return isinstance(x, dict)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PairSpace)
 
 
 KINDS: dict[str, spaces.Space] = {
@@ -58,8 +45,8 @@ KINDS: dict[str, spaces.Space] = {
     "text_in_tuple": spaces.Tuple([spaces.Text(4), spaces.Discrete(2)]),
     "sequence_of_dicts": spaces.Sequence(spaces.Dict(a=BOX, b=spaces.Discrete(3))),
     "one_of_sequences": spaces.OneOf([spaces.Sequence(spaces.Discrete(3)), BOX]),
-    "custom": PairSpace(),
-    "custom_in_dict": spaces.Dict(a=PairSpace(), b=BOX),
+    "custom": CustomSpace(),
+    "custom_in_dict": spaces.Dict(a=CustomSpace(), b=BOX),
 }
 CUSTOM = ("custom", "custom_in_dict")
 

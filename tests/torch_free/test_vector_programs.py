@@ -12,6 +12,7 @@ import copy
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -68,6 +69,15 @@ def outcome(call: Callable[[], Any]) -> Any:
         return Raised(error)
 
 
+TABLE = Path(__file__).parents[2].joinpath("docs/deviations.md").read_text()
+
+
+def note_deviation(row: str) -> None:
+    """Says that a row of the table of deviations applied, for ``--hypothesis-show-statistics``."""
+    assert f"| {row}" in TABLE, row
+    event(f"deviation: {row}")
+
+
 def has_objects(space: spaces.Space) -> bool:
     """Whether a part of the space has samples that are no arrays."""
     if isinstance(space, spaces.Dict):
@@ -99,8 +109,9 @@ class Twins:
     def _make(self) -> None:
         program = self.program
         arguments = dict(program.arguments)
-        # row: `final_obs`, and the same of `final_info`: gymnasium hands out what the env's reset then writes into
-        fresh = {"own_arrays": False} if self.mode is SAME_STEP else {}
+        # rows: an environment that writes into the same arrays again, or into its observation between two calls
+        by_call = any(call.name == "call" and call.arguments["name"] == "reset" for call in program.calls)
+        fresh = {"own_arrays": False} if self.mode is SAME_STEP or by_call else {}
         cls: Any = AsyncOracle if self.workers else SyncOracle
         if self.workers:
             objects = has_objects(program.plan.observation_space)
@@ -165,13 +176,13 @@ class Twins:
         ours = outcome(lambda: self._call(self.ours, call, given))
         assert_same(given, arguments, f"{where}: the caller's arguments")  # row: `options` with `reset_mask`
         if deviation is not None:
-            event(f"deviation: {deviation.row}")
+            note_deviation(deviation.row)
             assert isinstance(ours, Raised), f"{where}: {ours!r}, expected one of {deviation.errors}"
             assert isinstance(ours.error, deviation.errors), f"{where}: {ours!r}, expected one of {deviation.errors}"
             return
         theirs = outcome(lambda: self._call(self.theirs, call, arguments))
         if call.name == "close" and self.pending and isinstance(theirs, Raised):
-            event("deviation: `AsyncVectorEnv`, `close` while a call is pending in which an environment raises")
+            note_deviation("`AsyncVectorEnv`, `close` while a call is pending in which an environment raises")
             assert ours is None, f"{where}: {ours!r}"
             self.over = True
             return
@@ -225,10 +236,10 @@ class Twins:
             if self.mode is DISABLED and self.ended.any():
                 return Deviation("`DISABLED`, a step after an end without a reset", (ResetNeeded,))
         if name in ("reset", "reset_async"):
-            if call.arguments["seed"] in ("list with a float", "list with -1"):
-                return Deviation("too few actions, bad masks or seeds", (TypeError, gym.error.Error))
-            if call.arguments["seed"] == -1:
-                return Deviation("too few actions, bad masks or seeds", (gym.error.Error,))
+            refused_late = {-1: gym.error.Error, "list with -1": gym.error.Error, "list with a float": TypeError}
+            if isinstance(drawn := call.arguments["seed"], (int, str)) and drawn in refused_late:
+                row = "a negative seed, or one in a list that is no integer"
+                return Deviation(row, (refused_late[drawn],))
             mask = (arguments["options"] or {}).get("reset_mask")
             sound = isinstance(call.arguments["mask"], tuple) and not isinstance(call.arguments["seed"], (str, float))
             if sound and mask.any() and not (mask | self.shown).all():
@@ -258,7 +269,8 @@ class Twins:
             return {"seed": self._seed(drawn["seed"]), "options": options}
         if call.name == "set_attr":
             values = drawn["values"]
-            return {"name": drawn["name"], "values": [values] * self.num_envs if drawn["each"] else values}
+            each = drawn["each"] or (self.pending is not None and isinstance(values, (list, tuple)))
+            return {"name": drawn["name"], "values": [values] * self.num_envs if each else values}
         return drawn
 
     def _seed(self, drawn: Any) -> Any:
@@ -308,7 +320,7 @@ class Twins:
             self.pending = None
             mask = (given["options"] or {}).get("reset_mask", np.ones(self.num_envs, np.bool_))
             if self.workers and self.mode is NEXT_STEP and (mask & self.ended).any() and self._unshared():
-                event("deviation: AsyncVectorEnv(shared_memory=False), a reset right after an episode's end")
+                note_deviation("`AsyncVectorEnv(shared_memory=False)`, a reset right after an episode's end")
                 self.over = True  # gymnasium's next step resets again
             self.ended, self.shown = self.ended & ~mask, self.shown | mask
         elif name in ("step", "step_wait"):

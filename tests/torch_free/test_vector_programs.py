@@ -21,6 +21,7 @@ import pytest
 import vector_programs
 from agreement import assert_same
 from fuzzing import examples
+from generated_envs import Plan
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 from gymnasium.vector import AutoresetMode
@@ -28,6 +29,7 @@ from gymnasium.vector.utils import batch_space
 from gymnasium_oracle import AsyncOracle, SyncOracle, assert_results_same
 from hypothesis import HealthCheck, Phase, event, given, settings
 from packaging.version import Version
+from space_strategies import HAS_DISCRETE_DTYPE
 from vector_classes import travels
 from vector_programs import Call, Program, programs
 
@@ -72,12 +74,6 @@ def outcome(call: Callable[[], Any]) -> Any:
 TABLE = Path(__file__).parents[2].joinpath("docs/deviations.md").read_text()
 
 
-def note_deviation(row: str) -> None:
-    """Says that a row of the table of deviations applied, for ``--hypothesis-show-statistics``."""
-    assert f"| {row}" in TABLE, row
-    event(f"deviation: {row}")
-
-
 def has_objects(space: spaces.Space) -> bool:
     """Whether a part of the space has samples that are no arrays."""
     if isinstance(space, spaces.Dict):
@@ -102,6 +98,7 @@ class Twins:
         self.shown = np.zeros(self.num_envs, np.bool_)
         """Which envs have an observation."""
         self.kept: list[tuple[Any, Any]] = []
+        self.deviations: list[str] = []
         self._make()
 
     # ---------------------------------------------------------------- making
@@ -115,7 +112,7 @@ class Twins:
         cls: Any = AsyncOracle if self.workers else SyncOracle
         if self.workers:
             objects = has_objects(program.plan.observation_space)
-            self.shared = arguments["shared_memory"] and not objects  # row: Sequence, ... with shared memory
+            self.shared = arguments.get("shared_memory", True) and not objects  # row: Sequence, ... with shared memory
             theirs = outcome(lambda: cls(program.makers(**fresh), **{**arguments, "shared_memory": self.shared}))
             if isinstance(theirs, Raised) and self.shared and not isinstance(theirs.error, RuntimeError):
                 self.shared = False  # spaces without elements
@@ -141,8 +138,8 @@ class Twins:
 
     # ---------------------------------------------------------------- running
 
-    def run(self) -> None:
-        """The whole program, and what is left to see after it."""
+    def run(self) -> list[str]:
+        """Runs the whole program, looks at what is left to see after it, and returns the deviations that it met."""
         try:
             for number, call in enumerate(self.program.calls):
                 if self.over:
@@ -156,6 +153,7 @@ class Twins:
             for envs in (self.ours, self.theirs):
                 if not isinstance(envs, Raised):
                     outcome(envs.close)
+        return self.deviations
 
     def _see_the_end(self) -> None:
         if self.pending is not None:
@@ -176,13 +174,13 @@ class Twins:
         ours = outcome(lambda: self._call(self.ours, call, given))
         assert_same(given, arguments, f"{where}: the caller's arguments")  # row: `options` with `reset_mask`
         if deviation is not None:
-            note_deviation(deviation.row)
+            self._note(deviation.row)
             assert isinstance(ours, Raised), f"{where}: {ours!r}, expected one of {deviation.errors}"
             assert isinstance(ours.error, deviation.errors), f"{where}: {ours!r}, expected one of {deviation.errors}"
             return
         theirs = outcome(lambda: self._call(self.theirs, call, arguments))
         if call.name == "close" and self.pending and isinstance(theirs, Raised):
-            note_deviation("`AsyncVectorEnv`, `close` while a call is pending in which an environment raises")
+            self._note("`AsyncVectorEnv`, `close` while a call is pending in which an environment raises")
             assert ours is None, f"{where}: {ours!r}"
             self.over = True
             return
@@ -217,6 +215,10 @@ class Twins:
             assert ours.error.args == theirs.error.args or self.workers, where
 
     # ---------------------------------------------------------------- what is meant to differ
+
+    def _note(self, row: str) -> None:
+        assert f"| {row}" in TABLE, row
+        self.deviations.append(row)
 
     def _deviation(self, call: Call, arguments: dict[str, Any]) -> Deviation | None:
         """The row that says that ours refuses this call, where it does and gymnasium's does not, or does late."""
@@ -320,7 +322,7 @@ class Twins:
             self.pending = None
             mask = (given["options"] or {}).get("reset_mask", np.ones(self.num_envs, np.bool_))
             if self.workers and self.mode is NEXT_STEP and (mask & self.ended).any() and self._unshared():
-                note_deviation("`AsyncVectorEnv(shared_memory=False)`, a reset right after an episode's end")
+                self._note("`AsyncVectorEnv(shared_memory=False)`, a reset right after an episode's end")
                 self.over = True  # gymnasium's next step resets again
             self.ended, self.shown = self.ended & ~mask, self.shown | mask
         elif name in ("step", "step_wait"):
@@ -331,9 +333,10 @@ class Twins:
             self.pending = None
 
     def _unshared(self) -> bool:
-        """Whether gymnasium's workers hold no shared memory: a space without leaves has none."""
+        """Whether gymnasium's workers hold no shared memory, or none with elements, which they take for none."""
         space = self.program.plan.observation_space
-        return not self.shared or (isinstance(space, (spaces.Dict, spaces.Tuple)) and not len(space.spaces))
+        size = len(space.spaces) if isinstance(space, (spaces.Dict, spaces.Tuple)) else np.prod(space.shape or (1,))
+        return not self.shared or size == 0
 
 
 def _is_protocol(error: Exception) -> bool:
@@ -368,7 +371,8 @@ def test_sync(part: int) -> None:
     @settings(MANY, max_examples=examples(200))
     @given(program=programs(odd=NEWEST))
     def agree(program: Program) -> None:
-        Twins(program, workers=False).run()
+        for row in Twins(program, workers=False).run():
+            event(f"deviation: {row}")
 
     agree()
 
@@ -380,6 +384,47 @@ def test_async(part: int) -> None:
     @settings(MANY, max_examples=examples(50))
     @given(program=programs(workers=True, odd=NEWEST))
     def agree(program: Program) -> None:
-        Twins(program, workers=True).run()
+        for row in Twins(program, workers=True).run():
+            event(f"deviation: {row}")
 
     agree()
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(0, 1, (2,), np.bool_),
+        spaces.Box(-1, 1, (), np.float16),
+        spaces.Box(-1, 1, (3, 0), np.float32),
+        spaces.Discrete(3, start=-2, **({"dtype": np.int8} if HAS_DISCRETE_DTYPE else {})),
+        spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, -1], [0, 7]]),
+        spaces.MultiBinary((2, 2)),
+        spaces.Dict(),
+        spaces.Tuple([]),
+        spaces.Tuple([spaces.Dict(), spaces.Tuple([spaces.Tuple([])])]),
+        spaces.Dict(
+            {"reward": spaces.Discrete(2), "_x": spaces.Dict({"reward": spaces.Discrete(3)}), "": spaces.Dict()}
+        ),
+        spaces.Dict({"a.b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(3)})}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("workers", [False, True], ids=["sync", "async"])
+def test_odd_spaces(workers: bool, space: spaces.Space, mode: AutoresetMode) -> None:
+    """Those that are rarely drawn, or never."""
+    steps = [Call("step", {"form": "sample"})] * 4
+    resets = [Call("reset", {"seed": seed, "options": None, "mask": (True,) * 3}) for seed in (0, None)]
+    program = Program(
+        plan=Plan(space, lengths=(1, 9) if mode is DISABLED else (1, 2)),
+        num_envs=3,
+        observation_spaces=[space] * 3,
+        odd_action_space=False,
+        faults=(),
+        render_mode=None,
+        plain_observations=False,
+        arguments={"autoreset_mode": mode},
+        num_workers=2,
+        calls=[resets[0], *steps, resets[1], *steps],
+    )
+    Twins(program, workers).run()

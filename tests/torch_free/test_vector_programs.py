@@ -208,6 +208,9 @@ class Twins:
     def _compare_errors(self, ours: Any, theirs: Any, where: str) -> None:
         assert isinstance(theirs, Raised), f"{where}: ours {ours!r}, theirs returned {theirs!r}"
         assert isinstance(ours, Raised), f"{where}: ours returned {ours!r}, theirs {theirs!r}"
+        if not NEWEST and isinstance(theirs.error, AssertionError):  # row: too few actions, bad masks or seeds
+            assert isinstance(ours.error, (ValueError, TypeError, RuntimeError)), f"{where}: ours {ours!r}"
+            return
         assert type(ours.error) is type(theirs.error), f"{where}: ours {ours!r}, theirs {theirs!r}"
         if _is_protocol(ours.error):
             assert vars(ours.error).get("name") == vars(theirs.error).get("name"), where

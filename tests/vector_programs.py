@@ -225,10 +225,12 @@ others = st.one_of(
     st.sampled_from((Call("render"), Call("np_random_seed"), Call("np_random"), Call("spaces"))),
 )
 closes = st.just(Call("close"))
+closes_of_workers = st.sampled_from(({}, {"timeout": 60}, {"terminate": True})).map(lambda given: Call("close", given))
+waits = st.sampled_from(({}, {"timeout": 60}))
 
 
-def _sync_calls(odd: bool) -> st.SearchStrategy[list[Call]]:
-    calls = {"step": _steps("step", odd), "reset": _resets("reset", odd), "other": others, "close": closes}
+def _sync_calls(odd: bool, close: st.SearchStrategy[Call] = closes) -> st.SearchStrategy[list[Call]]:
+    calls = {"step": _steps("step", odd), "reset": _resets("reset", odd), "other": others, "close": close}
     names = st.sampled_from(("step",) * 12 + ("reset",) * 4 + ("other",) * 3 + ("close",))
     return names.flatmap(calls.__getitem__).map(lambda call: [call])
 
@@ -241,15 +243,17 @@ def _async_calls(odd: bool) -> st.SearchStrategy[list[Call]]:
         "call": _method_calls("call_async"),
     }
     kinds = st.sampled_from(("step", "step", "reset", "call"))
+    whole = _sync_calls(odd, closes_of_workers)
     pairs = kinds.flatmap(
         lambda kind: st.tuples(
             begin[kind],
-            st.one_of(st.just([]), st.just([]), _sync_calls(odd)),
+            st.one_of(st.just([]), st.just([]), whole),
             st.sampled_from((kind, kind, kind, kind, None, "step", "reset", "call")),
+            waits,
         )
-    ).map(lambda drawn: [drawn[0], *drawn[1], *([Call(f"{drawn[2]}_wait")] if drawn[2] else [])])
-    alone = st.sampled_from(("step_wait", "reset_wait", "call_wait")).map(lambda name: [Call(name)])
-    kinds_of_call = {"sync": _sync_calls(odd), "pair": pairs, "alone": alone}
+    ).map(lambda drawn: [drawn[0], *drawn[1], *([Call(f"{drawn[2]}_wait", drawn[3])] if drawn[2] else [])])
+    alone = st.builds(Call, st.sampled_from(("step_wait", "reset_wait", "call_wait")), waits).map(lambda call: [call])
+    kinds_of_call = {"sync": whole, "pair": pairs, "alone": alone}
     return st.sampled_from(("sync",) * 6 + ("pair",) * 5 + ("alone",)).flatmap(kinds_of_call.__getitem__)
 
 
@@ -268,7 +272,7 @@ def programs(draw: st.DrawFn, *, workers: bool = False, odd: bool = True) -> Pro
     mode = draw(st.sampled_from(("same",) * 4 + ("different", "pair", "unequal")))
     arguments: dict[str, Any] = {
         "observation_mode": "same" if mode == "unequal" else mode,
-        "autoreset_mode": draw(st.sampled_from(MODES)),
+        "autoreset_mode": draw(st.sampled_from((*MODES, *MODES, *(mode.value for mode in MODES)))),
         "copy": draw(st.booleans()),
     }
     each = [base] * num_envs
@@ -276,8 +280,12 @@ def programs(draw: st.DrawFn, *, workers: bool = False, odd: bool = True) -> Pro
         each = [base, *(narrower(base, 1 / (row + 2)) for row in range(num_envs - 1))]
     if mode == "pair":
         arguments["observation_mode"] = (batch_space(base, num_envs), base)
+    if not draw(st.integers(0, 59)):
+        arguments[draw(st.sampled_from(("observation_mode", "autoreset_mode")))] = "Nonsense"
     if workers:
         arguments["shared_memory"] = draw(st.sampled_from((True, True, True, False)))
+    if workers and odd:
+        arguments["max_concurrency"] = draw(st.sampled_from((None, None, None, 1, 2)))
     fault = st.builds(
         Fault,
         st.integers(0, num_envs - 1),
@@ -297,6 +305,6 @@ def programs(draw: st.DrawFn, *, workers: bool = False, odd: bool = True) -> Pro
         render_mode=draw(st.sampled_from((None, "ansi"))),
         plain_observations=draw(st.sampled_from((False, False, True))),
         arguments=arguments,
-        num_workers=draw(st.integers(1, num_envs)) if workers else None,
+        num_workers=draw(st.integers(1, num_envs)) if workers and not arguments.get("max_concurrency") else None,
         calls=[call for part in (*begin, *calls) for call in part],
     )

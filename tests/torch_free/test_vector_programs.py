@@ -90,7 +90,8 @@ class Twins:
         self.program = program
         self.workers = workers
         self.num_envs = program.num_envs
-        self.mode = program.arguments["autoreset_mode"]
+        mode = program.arguments["autoreset_mode"]
+        self.mode = mode if mode == "Nonsense" else AutoresetMode(mode)
         self.pending: str | None = None
         self.closed = False
         self.over = False

@@ -169,6 +169,14 @@ def test_info_arrays_of_differing_shapes_become_an_object_array(cls: Any) -> Non
 
 
 @BOTH
+def test_info_arrays_of_objects_take_what_fits_and_no_strings_become_of_objects(cls: Any) -> None:
+    objects, numbers, words = np.array([None, "a"], object), np.ones(2), np.array(["b", "c"])
+    got = infos_of(cls, {"x": objects}, {"x": numbers}, {})["x"]
+    assert_same(got, np.array([[None, "a"], [1.0, 1.0], [0, 0]], object))  # as gymnasium
+    assert_same(list(infos_of(cls, {"x": words}, {"x": objects}, {})["x"]), [words, objects, None])
+
+
+@BOTH
 def test_info_entries_that_are_a_dict_here_and_a_number_there(cls: Any) -> None:
     assert_same(list(infos_of(cls, {"x": {"y": 1}}, {"x": 2})["x"]), [{"y": np.int64(1)}, 2])
     assert_same(list(infos_of(cls, {"x": 2}, {"x": {"y": 1}})["x"]), [np.int64(2), {"y": 1}])

@@ -137,7 +137,8 @@ def _overwritten(old: Any, new: Any) -> Any:
         old.update(parts)
         return old
     elif isinstance(new, tuple) and isinstance(old, tuple) and len(new) == len(old):
-        return tuple(_overwritten(*pair) for pair in zip(old, new, strict=True))
+        parts = [_overwritten(*pair) for pair in zip(old, new, strict=True)]
+        return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
     return new
 
 
@@ -151,9 +152,11 @@ def plans(
     draw: st.DrawFn,
     observation_spaces: st.SearchStrategy[spaces.Space],
     action_spaces: st.SearchStrategy[spaces.Space] | None = None,
+    *,
+    mixed_infos: bool = False,
 ) -> Plan:
-    """Plans over the given spaces."""
-    step_infos, reset_infos = draw(info_sequences(5, 3))
+    """Plans over the given spaces; with ``mixed_infos``, an info entry may be of one kind here and of another there."""
+    step_infos, reset_infos = draw(info_sequences(5, 3, mixed=mixed_infos))
     ends = st.sampled_from(((True, False), (False, True), (True, True)))
     return Plan(
         observation_space=draw(observation_spaces),

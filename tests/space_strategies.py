@@ -103,12 +103,32 @@ def leaf_spaces() -> st.SearchStrategy[spaces.Space]:
     return st.one_of(boxes(), discretes(), multi_discretes(), multi_binaries())
 
 
-def any_spaces(*, min_items: int = 0, max_leaves: int = 6) -> st.SearchStrategy[spaces.Space]:
+def object_spaces() -> st.SearchStrategy[spaces.Space]:
+    """A space whose samples are no arrays: ``Text``, ``Sequence``, ``Graph`` or ``OneOf``."""
+    arrays = st.one_of(discretes(), boxes(shapes=((), (2,))))
+    parts = st.one_of(arrays, arrays, st.just(spaces.Text(3)))
+    return st.one_of(
+        st.builds(lambda low, more: spaces.Text(low + more, min_length=low), st.integers(0, 2), st.integers(1, 3)),
+        st.builds(spaces.Sequence, parts),
+        st.builds(lambda part: spaces.Sequence(part, stack=True), arrays),
+        st.builds(
+            spaces.Graph,
+            st.sampled_from((spaces.Box(-1, 1, (2,)), spaces.Discrete(3))),
+            st.sampled_from((spaces.Box(-1, 1, (2,)), spaces.Discrete(2), None)),
+        ),
+        st.lists(parts, min_size=1, max_size=3).map(spaces.OneOf),
+    )
+
+
+def any_spaces(
+    *, min_items: int = 0, max_leaves: int = 6, leaves: st.SearchStrategy[spaces.Space] | None = None
+) -> st.SearchStrategy[spaces.Space]:
     """A space nested to any depth.
 
     Args:
         min_items: fewest items of a ``Dict`` or ``Tuple``; 0 for empty ones too.
         max_leaves: about how many leaves a space has at most.
+        leaves: what it is made of; spaces of one array unless told.
     """
 
     def groups(parts: st.SearchStrategy[spaces.Space]) -> st.SearchStrategy[spaces.Space]:
@@ -117,7 +137,7 @@ def any_spaces(*, min_items: int = 0, max_leaves: int = 6) -> st.SearchStrategy[
             st.dictionaries(st.sampled_from(DICT_KEYS), parts, min_size=min_items, max_size=3).map(spaces.Dict),
         )
 
-    return st.recursive(leaf_spaces(), groups, max_leaves=max_leaves)
+    return st.recursive(leaf_spaces() if leaves is None else leaves, groups, max_leaves=max_leaves)
 
 
 def batchable(space: spaces.Space) -> bool:
@@ -143,6 +163,7 @@ def sample_of(space: spaces.Space, seed: int) -> Any:
 # ---------------------------------------------------------------- infos
 
 INFO_KEYS = ("lives", "time", "x", "text", "episode", "a.b", "", "é")
+INFO_NAMES = st.sampled_from(INFO_KEYS)
 
 
 class Thing:
@@ -195,26 +216,37 @@ INFO_VALUES: tuple[st.SearchStrategy[Any], ...] = (
     _arrays("U2", (2,)),
 )
 """One strategy a kind of value."""
+NUMBER_KINDS = 11
+"""So many of them, the first, are numbers."""
 
 
-def info_sequences(*lengths: int, depth: int = 2) -> st.SearchStrategy[tuple[list[dict[str, Any]], ...]]:
+def info_sequences(
+    *lengths: int, depth: int = 2, mixed: bool = False
+) -> st.SearchStrategy[tuple[list[dict[str, Any]], ...]]:
     """Lists of infos in which an entry comes and goes, but is always of one kind, dicts of such entries included.
 
     Args:
         lengths: longest length of each list.
         depth: how deep dicts nest.
+        mixed: an entry may also be of one kind here and of another there.
     """
 
     def of_schema(schema: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-        entries = {
-            key: of_schema(kind) if isinstance(kind, dict) else INFO_VALUES[kind] for key, kind in schema.items()
-        }
-        return st.fixed_dictionaries({}, optional=entries)
+        return st.fixed_dictionaries({}, optional={key: of_kind(kind) for key, kind in schema.items()})
 
-    kinds = st.integers(0, len(INFO_VALUES) - 1)
-    schemas = st.dictionaries(st.sampled_from(INFO_KEYS), kinds, max_size=4)
+    def of_kind(kind: Any) -> st.SearchStrategy[Any]:
+        if isinstance(kind, tuple):
+            return st.one_of(*map(of_kind, kind))
+        return of_schema(kind) if isinstance(kind, dict) else INFO_VALUES[kind]
+
+    kinds: st.SearchStrategy[Any] = st.integers(0, len(INFO_VALUES) - 1)
+    if mixed:
+        numbers = st.integers(0, NUMBER_KINDS - 1)
+        groups = st.dictionaries(INFO_NAMES, kinds, max_size=2)
+        kinds = st.one_of(kinds, st.tuples(numbers, numbers), st.tuples(kinds, kinds), st.tuples(kinds, groups))
+    schemas = st.dictionaries(INFO_NAMES, kinds, max_size=4)
     for _ in range(depth - 1):
-        schemas = st.dictionaries(st.sampled_from(INFO_KEYS), st.one_of(kinds, kinds, schemas), max_size=4)
+        schemas = st.dictionaries(INFO_NAMES, st.one_of(kinds, kinds, schemas), max_size=4)
     return schemas.flatmap(
         lambda schema: st.tuples(*(st.lists(of_schema(schema), min_size=1, max_size=length) for length in lengths))
     )

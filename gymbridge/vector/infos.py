@@ -117,9 +117,9 @@ def _common_dtype(array: npt.NDArray[Any], value: Any) -> np.dtype[Any] | None:
         return None
     if given.shape != array.shape[1:]:
         return None
-    if given.dtype == array.dtype:
+    if given.dtype == array.dtype or array.dtype == object:
         return array.dtype
-    if (given.dtype.kind in "biufc") != (array.dtype.kind in "biufc"):
+    if given.dtype == object or (given.dtype.kind in "biufc") != (array.dtype.kind in "biufc"):
         return None
     try:
         wide = np.result_type(array.dtype, given.dtype)

@@ -386,6 +386,12 @@ def test_what_call_does_not_reach(either: Any, name: str) -> None:
         either.call(name)
 
 
+def test_that_a_vector_env_is_closed_is_told_before_what_call_does_not_reach(either: Any) -> None:
+    either.close()
+    with pytest.raises(ClosedEnvironmentError):
+        either.call("reset")
+
+
 def test_actions_that_do_not_fit_leave_nothing_pending(either: Any) -> None:
     if isinstance(either, AsyncVectorEnv):  # gymnasium's has sent some of them by then
         with pytest.raises(ValueError, match="got 1 actions"):

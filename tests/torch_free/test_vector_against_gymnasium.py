@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from agreement import arrays_in, assert_same, with_final_obs_in_space
-from generated_envs import Plan, makers
+from generated_envs import Plan, PlannedEnv, makers
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from vector_classes import BOTH, travels, two_workers
@@ -298,3 +298,21 @@ def test_a_list_of_other_length_cannot_be_put_in_the_envs_place() -> None:
     envs = SyncVectorEnv(makers(Plan(BOX), 2))
     with pytest.raises(ValueError, match="envs: got 1 envs, expected 2"):
         envs.envs = envs.envs[:1]
+
+
+@BOTH
+def test_longdouble_observations(cls: Any) -> None:
+    """A dtype that gymnasium takes but cannot sample."""
+    space = spaces.Box(-np.inf, np.inf, (2,), np.longdouble)
+    observations = [np.array([1, np.nan], np.longdouble) / 3, np.array([-0.0, np.inf], np.longdouble)]
+
+    class Shows(PlannedEnv):
+        def __init__(self, index: int):
+            super().__init__(Plan(BOX), index)
+            self.observation_space = space
+
+        def _observation(self) -> Any:
+            return observations[self.index]
+
+    fns = [lambda index=index: Shows(index) for index in range(2)]  # type: ignore[misc]
+    assert_same(cls(fns).reset(), gym.vector.SyncVectorEnv(fns).reset())

@@ -18,6 +18,7 @@ from vector_classes import BOTH, travels
 
 from gymbridge.engine.contract import env_faults
 from gymbridge.errors import EnvOutputError
+from gymbridge.vector import SyncVectorEnv
 
 travels(sys.modules[__name__])
 
@@ -168,6 +169,14 @@ def test_info_arrays_of_differing_shapes_become_an_object_array(cls: Any) -> Non
 
 
 @BOTH
+def test_info_arrays_of_objects_take_what_fits_and_no_strings_become_of_objects(cls: Any) -> None:
+    objects, numbers, words = np.array([None, "a"], object), np.ones(2), np.array(["b", "c"])
+    got = infos_of(cls, {"x": objects}, {"x": numbers}, {})["x"]
+    assert_same(got, np.array([[None, "a"], [1.0, 1.0], [0, 0]], object))  # as gymnasium
+    assert_same(list(infos_of(cls, {"x": words}, {"x": objects}, {})["x"]), [words, objects, None])
+
+
+@BOTH
 def test_info_entries_that_are_a_dict_here_and_a_number_there(cls: Any) -> None:
     assert_same(list(infos_of(cls, {"x": {"y": 1}}, {"x": 2})["x"]), [{"y": np.int64(1)}, 2])
     assert_same(list(infos_of(cls, {"x": 2}, {"x": {"y": 1}})["x"]), [np.int64(2), {"y": 1}])
@@ -197,6 +206,57 @@ def test_final_obs_is_in_the_spaces_dtype_and_structure(cls: Any, space: spaces.
     infos = envs.step([0, 0])[-1]
     assert infos["final_obs"].dtype == object
     assert_same(list(infos["final_obs"]), [final, final])
+
+
+@BOTH
+def test_final_obs_and_final_info_are_those_of_the_end(cls: Any) -> None:
+    """Also where the env writes its next observation and info into the same arrays."""
+    box = spaces.Box(0, 9, (1,), np.int64)
+
+    class InPlace(gym.Env[Any, Any]):
+        observation_space = box
+        action_space = spaces.Discrete(2)
+
+        def __init__(self) -> None:
+            self.array = np.zeros(1, np.int64)
+            self.info: dict[str, Any] = {"inner": {"array": self.array}, "array": self.array}
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            self.array[:] = 0
+            self.info["steps"] = 0
+            return self.array, self.info
+
+        def step(self, action: Any) -> Any:
+            self.array += 1
+            self.info["steps"] += 1
+            return self.array, 0.0, bool(self.array[0] == 2), False, self.info
+
+    envs = cls([InPlace, InPlace], autoreset_mode=AutoresetMode.SAME_STEP)
+    envs.reset()
+    envs.step([0, 0])
+    observation, *_, infos = envs.step([0, 0])
+    assert observation.tolist() == [[0], [0]]
+    assert [final.tolist() for final in infos["final_obs"]] == [[2], [2]]
+    assert infos["final_info"]["array"].tolist() == [[2], [2]]
+    assert infos["final_info"]["inner"]["array"].tolist() == [[2], [2]]
+    assert infos["final_info"]["steps"].tolist() == [2, 2]
+    assert infos["array"].tolist() == [[0], [0]]
+    assert infos["steps"].tolist() == [0, 0]
+
+
+def test_infos_that_envs_share_are_read_when_each_env_gives_them() -> None:
+    """An info array that one env writes and another changes in the same call keeps each env's value."""
+    shared = {"count": np.zeros(1, np.int64)}
+
+    class Counts(PlannedEnv):
+        def step(self, action: Any) -> Any:
+            shared["count"] += 1
+            return (*super().step(action)[:4], shared)
+
+    plan = Plan(spaces.Discrete(2))
+    envs = SyncVectorEnv([lambda: Counts(plan)] * 3)
+    envs.reset(seed=0)
+    assert envs.step([0, 0, 0])[-1]["count"].tolist() == [[1], [2], [3]]
 
 
 # ---------------------------------------------------------------- autoreset

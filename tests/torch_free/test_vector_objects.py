@@ -8,24 +8,10 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from agreement import assert_same
-from gymnasium import spaces
 from vector_classes import BOTH, travels
-from zoo import OBJECT_SPACES, ObjectEnv
+from zoo import OBJECT_SPACES, CustomSpace, ObjectEnv
 
 travels(sys.modules[__name__])
-
-
-class CustomSpace(spaces.Space):
-    """A space that nobody has heard of; its samples are dicts."""
-
-    def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        return {"choice": int(self.np_random.integers(3)), "list": [1, 2]}
-
-    def contains(self, x: Any) -> bool:
-        return isinstance(x, dict)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CustomSpace)
 
 
 SPACES = {**OBJECT_SPACES, "custom": CustomSpace()}

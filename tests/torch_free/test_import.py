@@ -31,6 +31,7 @@ NEEDS_TORCH = (
     "gymbridge.spaces.translation",
     "gymbridge.specs",
     "gymbridge.vector.as_tensordict_env",
+    "gymbridge.vector.env_outputs",
     "gymbridge.vector.spec_leaves",
     "gymbridge.vector.tensordict_infos",
     "gymbridge.vector.tensordict_vector_env",

@@ -239,18 +239,20 @@ def test_an_interrupt_of_a_wait_loses_nothing(pool: PoolEngine[Any], tmp_path: P
         raise Interrupted
 
     before = signal.signal(signal.SIGUSR1, interrupt)
-    main = threading.main_thread().ident
+    main, waits = threading.main_thread().ident, threading.Event()
     assert main is not None
     try:
         step(pool, [0, 1])
 
         def later() -> None:
             await_entry(tmp_path, 0)
+            waits.wait()
             signal.pthread_kill(main, signal.SIGUSR1)
 
         thread = threading.Thread(target=later)
         thread.start()
         with pytest.raises(Interrupted):
+            waits.set()
             pool.wait(2)
         thread.join()
     finally:

@@ -221,10 +221,7 @@ class WakeEnd:
 
     def _has_byte(self) -> bool:
         """Asked again once the other side is known to be dead: it may have sent its last byte between two looks."""
-        for descriptor, _ in self._poll.poll(0):
-            if descriptor == self._read:
-                return True
-        return False
+        return self._read in dict(self._poll.poll(0))
 
     def close(self) -> None:
         """Closes both ends: the other side finds end-of-file. A second call does nothing."""

@@ -251,9 +251,13 @@ def test_an_interrupt_of_a_wait_loses_nothing(pool: PoolEngine[Any], tmp_path: P
 
         thread = threading.Thread(target=later)
         thread.start()
-        with pytest.raises(Interrupted):
+
+        def wait() -> None:
             waits.set()
             pool.wait(2)
+
+        with pytest.raises(Interrupted):
+            wait()
         thread.join()
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -56,16 +56,17 @@ class PoolEngine(ParallelEngine[Description]):
         makers = list(makers)
         super().__init__(makers, options, num_workers=max(1, len(makers)), **how)
         self._ends = ReadyEnds(self._crew.ends)
-        self._busy: dict[int, bool] = {}
+        self._batch: set[int] = set()  # rows with work under way, or done and not taken
+        self._lanes: set[int] = set()
         self._ready: dict[int, None] = {}
         self._interrupted: set[int] = set()
 
     # ---------------------------------------------------------------- work
 
     @property
-    def busy(self) -> Mapping[int, bool]:
-        """The rows whose work is under way or not taken yet, each with whether it is a lane."""
-        return self._busy
+    def busy(self) -> set[int]:
+        """The rows whose work is under way or not taken yet, lanes too."""
+        return self._batch | self._lanes
 
     def submit(
         self,
@@ -92,7 +93,7 @@ class PoolEngine(ParallelEngine[Description]):
             UnpicklableError: what cannot be sent.
         """
         self._crew.require_open()
-        busy = [row for row in rows if row in self._busy]
+        busy = [row for row in rows if row in self._batch or row in self._lanes]
         if busy:
             raise RuntimeError(f"envs {busy} have work under way, or results that were not received")
         self._settle(rows)
@@ -107,7 +108,7 @@ class PoolEngine(ParallelEngine[Description]):
                 mail[index] = packed_for_worker(RoundMail(own, kwargs), f"what env {row} is given")
         try:
             for row, op, message in zip(rows, ops, mail, strict=True):
-                self._busy[row] = lane
+                (self._lanes if lane else self._batch).add(row)
                 self._op[row] = op
                 if message is not None:
                     self._crew.post(row, message)
@@ -132,9 +133,8 @@ class PoolEngine(ParallelEngine[Description]):
         Raises:
             ValueError: ``least`` is more than there are rows under way, lanes apart.
         """
-        under_way = sum(not lane for lane in self._busy.values())
-        if least > under_way:
-            raise ValueError(f"least: got {least}, expected at most {under_way}, the envs with work under way")
+        if least > len(self._batch):
+            raise ValueError(f"least: got {least}, expected at most {len(self._batch)}, the envs with work under way")
         deadline = None if timeout is None else perf_counter() + timeout
         while True:
             left = None if deadline is None else max(0.0, deadline - perf_counter())
@@ -151,7 +151,7 @@ class PoolEngine(ParallelEngine[Description]):
             CallTimeoutError: it took longer; it is still under way.
             ValueError: the row is no lane with work under way.
         """
-        if not self._busy.get(row, False):
+        if row not in self._lanes:
             raise ValueError(f"env {row} has no work under way in a lane")
         if row not in self._crew.dead and not self._crew.ends[row].is_ready(timeout):
             raise CallTimeoutError(f"env {row} did not come to its end in time")
@@ -179,9 +179,7 @@ class PoolEngine(ParallelEngine[Description]):
                 report = Report() if report is NOTHING or report is IN_BLOCK else report
                 self._read_row(row, index, report)
             _gather(self.block, rows, into)
-            for row in rows:
-                self._ready.pop(row, None)
-                self._busy.pop(row, None)
+            self._let_go(rows)
         except BaseException:
             self._abandon_rows(rows)
             raise
@@ -204,6 +202,13 @@ class PoolEngine(ParallelEngine[Description]):
         self._ready[row] = None  # before it is forgotten: an interrupt may come between the two
         self._ends.forget(row)
 
+    def _let_go(self, rows: Iterable[int]) -> None:
+        """These rows are idle again."""
+        self._lanes.difference_update(rows)
+        self._batch.difference_update(rows)
+        for row in rows:
+            self._ready.pop(row, None)
+
     # ---------------------------------------------------------------- what was interrupted
 
     def _abandon_rows(self, rows: Iterable[int]) -> None:
@@ -211,9 +216,8 @@ class PoolEngine(ParallelEngine[Description]):
         for row in rows:
             self._interrupted.add(row)
             self._ends.forget(row)
-            self._ready.pop(row, None)
-            self._busy.pop(row, None)
             self.block.state[row] = RowState.FAILED
+        self._let_go(rows)
 
     def _settle(self, rows: Iterable[int]) -> None:
         left = self._interrupted.intersection(rows)
@@ -238,10 +242,8 @@ class PoolEngine(ParallelEngine[Description]):
         super().send_calls(verb, arguments)
 
     def _require_idle(self, what: str) -> None:
-        if self._busy:
-            raise RuntimeError(
-                f"{what}: refused while envs {sorted(self._busy)} have work under way, or unread results"
-            )
+        if self.busy:
+            raise RuntimeError(f"{what}: refused while envs {sorted(self.busy)} have work under way, or unread results")
         self._settle(range(self.num_envs))
 
 

@@ -66,7 +66,7 @@ def test_rows_come_as_they_are_ready_and_in_the_order_asked_for(pool: PoolEngine
     assert report is NOTHING
     assert observed(block) == [[2, 1], [0, 1]]
     assert block.next["reward",].tolist() == [3, 1]
-    assert dict(pool.busy) == {1: False}
+    assert pool.busy == {1}
 
     step(pool, [2], [4])
     assert pool.wait(1) == [2]

@@ -121,8 +121,8 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
     ):
         self.closed = True  # nothing to close yet: some versions of gymnasium close in __del__
         self._autoreset = Autoreset(autoreset_mode)
-        self.autoreset_mode = self._autoreset.mode
-        _require_env(env, self.autoreset_mode)
+        _require_env(env)
+        _require_mode(env, self.autoreset_mode)
         if output not in ("numpy", "torch"):
             raise ValueError(f"output: got {output!r}, expected 'numpy' or 'torch'")
         if output == "numpy" and device is not None:
@@ -137,7 +137,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         gym_env = described if isinstance(described, GymEnvDescription) else None
         self._keeps_root = gym_env is None  # gymnasium envs have their state in themselves
         # what gymnasium envs give is the caller's own already, unless their batch was told not to copy
-        self._copies = copy and (gym_env is None or not getattr(env, "_copy", True))
+        self._env_gives_own = gym_env is not None and getattr(env, "_copy", True)
 
         self._read_specs(gym_env)
         # an engine has looked at what its envs give already
@@ -176,6 +176,23 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
                 require_dtype("reward", np.dtype(np.float64), self._device)
         self.metadata = {**self._told("metadata", {}), "autoreset_mode": self.autoreset_mode}
         self.render_mode = self._told("render_mode", None)
+
+    @property
+    def autoreset_mode(self) -> AutoresetMode:
+        """What happens at the end of an episode; may be set, for the steps that follow."""
+        return self._autoreset.mode
+
+    @autoreset_mode.setter
+    def autoreset_mode(self, mode: AutoresetMode | str) -> None:
+        autoreset = Autoreset(mode)
+        _require_mode(self.env, autoreset.mode)
+        self._autoreset = autoreset
+        self.metadata["autoreset_mode"] = autoreset.mode
+
+    @property
+    def _copies(self) -> bool:
+        """Whether what the env gives is to be copied; ``copy`` may be set, for the calls that follow."""
+        return self.copy and not self._env_gives_own
 
     def _told(self, name: str, otherwise: Any) -> Any:
         """What the first env of an engine, or another env, says of itself under a name."""
@@ -466,13 +483,18 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         self.env.close(raise_if_closed=False)
 
 
-def _require_env(env: Any, mode: AutoresetMode) -> None:
-    """Refuses what cannot be such a vector env, or cannot in this mode."""
+def _require_env(env: Any) -> None:
+    """Refuses what cannot be such a vector env."""
     if not isinstance(env, EnvBase):
         raise TypeError(f"env: got {env!r} of type {type(env).__name__}, expected a batched EnvBase")
     name = type(env).__name__
     if len(env.batch_size) != 1 or not env.batch_size[0]:
         raise ValueError(f"env: got {name} of batch size {[*env.batch_size]}, expected one batch dim, [N]")
+
+
+def _require_mode(env: EnvBase, mode: AutoresetMode) -> None:
+    """Refuses a mode that the env cannot have."""
+    name = type(env).__name__
     if mode is not AutoresetMode.DISABLED and not env.partial_reset:
         raise ValueError(
             f"autoreset_mode: got {mode.value!r}, expected {AutoresetMode.DISABLED.value!r}: {name} has "

@@ -66,7 +66,6 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
         self.observation_mode = observation_mode
         _require_observation_mode(observation_mode)
         self._autoreset = Autoreset(autoreset_mode)
-        self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._output = output
         self._partial: tuple[Any, ...] | None = None
 
@@ -139,7 +138,6 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
     @autoreset_mode.setter
     def autoreset_mode(self, mode: AutoresetMode | str) -> None:
         self._autoreset = Autoreset(mode)
-        self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self.metadata["autoreset_mode"] = self.autoreset_mode
 
     # ---------------------------------------------------------------- spaces
@@ -264,7 +262,7 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
         """What a step returns, once the envs are done."""
         try:
             infos: dict[str, Any] = {}
-            ended = self._source.tobytes() if self._same_step else None
+            ended = self._source.tobytes() if self._autoreset.is_same_step else None
             if report is not NOTHING or not (ended is None or ended == self._all_in_next):
                 infos = self._infos.read(ops, report, ended)
             result = (

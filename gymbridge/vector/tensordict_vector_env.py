@@ -278,13 +278,13 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
             infos["final_info"], infos["_final_info"] = self._infos(shown.final, ended), ended.copy()
         infos.update(self._infos(shown.latest, self._all))
         self._states.fill(_RUNNING)
-        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
+        if not self._autoreset.is_same_step:
             self._states[ended] = _ENDED
         return (self._observation(shown.latest), *self._outcome(shown.outcome), infos)
 
     def _run(self, td: TensorDictBase, resets: Mask | None) -> _Shown:
         """Does with each env what its autoreset mode says; ``td`` has the actions."""
-        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+        if self._autoreset.is_same_step:
             td, root = self.env.step_and_maybe_reset(td)
             following = self._checked_next(td["next"])
             if not array_of(following["done"]).any():  # what the env itself gave, of which the root has a copy

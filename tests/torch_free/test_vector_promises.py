@@ -229,6 +229,11 @@ def test_copy_may_be_set_later(classes: Any) -> None:
     assert_same(*handed_out)
     assert handed_out[0][1][1] == [False, True, True, False, False, True]
     close(ours, theirs)
+    ours, theirs = both(classes, makers(Plan(BOX), 2))
+    close(ours, theirs)
+    for envs in (ours, theirs):
+        envs.copy = False
+        assert envs.copy is False
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)

@@ -1,4 +1,4 @@
-"""What a gymnasium vector env returns, as columns of a batch: an array, or a list of objects, for each leaf.
+"""What a gymnasium vector env returns, as columns of a batch: for each leaf an array, of objects too, or a tensor.
 
 Columns are the caller's own. Vector envs may reuse the memory of what they return, and hand out numpy arrays, torch
 tensors or anything that numpy reads.

@@ -18,7 +18,7 @@ from gymbridge.engine.conform import as_array, casting
 from gymbridge.engine.layout import Leaf
 from gymbridge.errors import EnvOutputError
 from gymbridge.spaces.naming import SpaceLeaf, SpaceTree
-from gymbridge.specs._bridge import array_of
+from gymbridge.specs._bridge import array_of, as_torch_dtype
 
 __all__ = ["Columns", "InfoColumns", "ObservationColumns", "flags_of", "put_row", "rewards_of"]
 
@@ -83,7 +83,7 @@ class ObservationColumns:
         if not leaf.is_array:
             return self._objects(leaf, part)
         if isinstance(part, torch.Tensor):
-            if part.shape == leaf.shape and part.dtype is _torch_dtype(leaf.dtype):
+            if part.shape == leaf.shape and part.dtype is as_torch_dtype(leaf.dtype):
                 return part.detach() if self._are_own else part.detach().clone()
             part = array_of(part)
         if self._are_own and type(part) is np.ndarray and part.dtype == leaf.dtype and part.shape == leaf.shape:
@@ -108,10 +108,6 @@ def _batch_of(leaf: SpaceLeaf, num_envs: int) -> SpaceLeaf:
     if leaf.is_array:
         batch.shape = (num_envs, *leaf.shape)
     return batch
-
-
-def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def put_row(columns: Columns, row: int, values: Sequence[Any]) -> None:

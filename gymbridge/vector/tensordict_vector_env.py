@@ -30,7 +30,7 @@ from gymbridge.vector.autoreset import Autoreset
 from gymbridge.vector.env_outputs import OutputCheck
 from gymbridge.vector.reset_arguments import require_observed, row_seeds, split_reset_mask
 from gymbridge.vector.spec_leaves import ActionWriter, ObservationReader, handed_out
-from gymbridge.vector.tensordict_infos import InfoReader
+from gymbridge.vector.tensordict_infos import TensorDictInfoReader
 from gymbridge.vector.torch_output import require_dtype
 
 __all__ = ["TensorDictVectorEnv"]
@@ -162,7 +162,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         _require_common_bounds("observation", observations, self.num_envs)
         _require_common_bounds("action", env.full_action_spec, self.num_envs)
         self._observations = ObservationReader(observations, None if gym_env is None else gym_env.observation_space)
-        self._infos = InfoReader(infos if has_infos else None)
+        self._infos = TensorDictInfoReader(infos if has_infos else None)
         self._actions = ActionWriter(env.full_action_spec, None if gym_env is None else gym_env.action_space)
         self.single_observation_space = self._observations.single_space
         self.single_action_space = self._actions.single_space

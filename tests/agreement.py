@@ -57,12 +57,13 @@ def arrays_in(value: Any) -> Iterator[np.ndarray]:
 
 
 def as_in_space(space: spaces.Space, sample: Any) -> Any:
-    """A sample with each leaf in its space's own dtype, a leaf without dimensions as a numpy scalar."""
+    """A sample with each array in its space's dtype, one without dimensions as a numpy scalar; the rest as it is."""
     if isinstance(space, spaces.Dict):
         return {key: as_in_space(part, sample[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(as_in_space(part, value) for part, value in zip(space.spaces, sample, strict=True))
-    return np.asarray(sample).astype(space.dtype)[()]
+    is_array = isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
+    return np.asarray(sample).astype(space.dtype)[()] if is_array else sample
 
 
 def with_final_obs_in_space(infos: dict[str, Any], space: spaces.Space) -> dict[str, Any]:

@@ -13,10 +13,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from agreement import assert_same
-from gymnasium import spaces
+from agreement import as_in_space, assert_same
 
-__all__ = ["AsyncOracle", "SyncOracle", "assert_results_same", "in_space"]
+__all__ = ["AsyncOracle", "SyncOracle", "assert_results_same"]
 
 _NUMBERS = "biufc"
 
@@ -33,7 +32,7 @@ class DeviatingInfos(gym.vector.VectorEnv):
             env_info = {"final_obs": None, **env_info}
         for key, value in env_info.items():
             if key == "final_obs":  # row: `final_obs`
-                value = copy.deepcopy(in_space(self.single_observation_space, value))
+                value = copy.deepcopy(as_in_space(self.single_observation_space, value))
             self._add_entry(vector_infos, key, value, env_num)
         return vector_infos
 
@@ -121,17 +120,6 @@ class SyncOracle(DeviatingInfos, gym.vector.SyncVectorEnv):
 
 class AsyncOracle(DeviatingInfos, gym.vector.AsyncVectorEnv):
     """gymnasium's ``AsyncVectorEnv``."""
-
-
-def in_space(space: spaces.Space, sample: Any) -> Any:
-    """A sample in the space's dtype and structure: a leaf without dimensions is a numpy scalar."""
-    if isinstance(space, spaces.Dict):
-        return {key: in_space(part, sample[key]) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(in_space(part, value) for part, value in zip(space.spaces, sample, strict=True))
-    if isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
-        return np.asarray(sample).astype(space.dtype)[()]
-    return sample
 
 
 def assert_results_same(ours: Any, theirs: Any, where: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-__all__ = ["OBJECT_SPACES", "CountingEnv", "CustomSpace", "DictEnv", "ObjectEnv", "RaisingEnv"]
+__all__ = ["OBJECT_SPACES", "CountingEnv", "DictEnv", "ObjectEnv", "RaisingEnv"]
 
 
 class CountingEnv(gym.Env):
@@ -116,19 +116,6 @@ OBJECT_SPACES = {
     ),
 }
 """Spaces whose samples are no arrays, or have parts that are none."""
-
-
-class CustomSpace(gym.spaces.Space):
-    """A space that nobody has heard of; its samples are dicts."""
-
-    def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        return {"choice": int(self.np_random.integers(3)), "list": [1, 2]}
-
-    def contains(self, x: Any) -> bool:
-        return isinstance(x, dict)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CustomSpace)
 
 
 class ObjectEnv(gym.Env):

@@ -207,7 +207,7 @@ class _Level:
             return None
         for position, dtype, shape in self._arrays:
             value = values[position]
-            if value.dtype is not dtype and not _is(value.dtype, dtype):
+            if value.dtype is not dtype and not _is_as_numpys_own(value.dtype, dtype):
                 return None
             if value.shape != shape:
                 return None
@@ -222,7 +222,7 @@ class _Level:
         return values
 
 
-def _is(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+def _is_as_numpys_own(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
     """Whether a dtype is one of numpy's own in all but identity."""
     return bool(given == dtype) and given.char == dtype.char and not given.metadata
 

@@ -98,10 +98,8 @@ class InfoRecords:
         if len(self._forms) == _MAX_FORMS:
             return None
         tree = info_tree(info)
-        if tree is None:
+        if tree is None or tree in self._forms:  # it is there as one that does not fit: else it would have been taken
             self._count_try(keys)
-            return None
-        if tree in self._forms:
             return None
         new = self._forms[tree] = _form_that_fits(tree)
         if new is None:
@@ -113,10 +111,11 @@ class InfoRecords:
 
     def _count_try(self, keys: tuple[Any, ...]) -> None:
         """Gives up on infos of some keys after a few that had no form, none of them: each look takes its time."""
-        if keys in self._by_keys or len(self._tries) == _MAX_FORMS:
+        tries = self._tries.get(keys, 0) + 1
+        if keys in self._by_keys or (tries == 1 and len(self._tries) == _MAX_FORMS):
             return
-        self._tries[keys] = self._tries.get(keys, 0) + 1
-        if self._tries[keys] == _MAX_TRIES:
+        self._tries[keys] = tries
+        if tries == _MAX_TRIES:
             self._by_keys[keys] = None
 
     def form(self, number: int) -> InfoForm:

@@ -271,20 +271,21 @@ class ParallelEngine(Generic[Description]):
     def _report(self, ops: bytes, workers: Sequence[int]) -> Report:
         crew, report = self._crew, NOTHING
         for worker in workers:
-            answer = crew.ends[worker].latest
-            if answer != Answer.DONE or worker in crew.dead:
-                if answer == Answer.DONE_WITH_INFOS and worker not in crew.dead:
-                    report = IN_BLOCK if report is NOTHING else report
-                    continue
-                report = Report() if report is NOTHING or report is IN_BLOCK else report
-                if worker in crew.dead:
-                    for row in crew.parts[worker]:
-                        if ops[row]:
-                            report.errors[row] = crew.dead[worker]
-                            self.block.state[row] = RowState.FAILED
-                    forget_infos(self.block, crew.parts[worker])
-                else:
-                    self._read_news(crew.answer(worker), report)
+            answer, is_dead = crew.ends[worker].latest, worker in crew.dead
+            if answer == Answer.DONE and not is_dead:
+                continue
+            if answer == Answer.DONE_WITH_INFOS and not is_dead:
+                report = IN_BLOCK if report is NOTHING else report
+                continue
+            report = Report() if report is NOTHING or report is IN_BLOCK else report
+            if is_dead:
+                for row in crew.parts[worker]:
+                    if ops[row]:
+                        report.errors[row] = crew.dead[worker]
+                        self.block.state[row] = RowState.FAILED
+                forget_infos(self.block, crew.parts[worker])
+            else:
+                self._read_news(crew.answer(worker), report)
         return report
 
     def _read_news(self, news: RoundNews, report: Report) -> None:

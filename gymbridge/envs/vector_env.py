@@ -17,7 +17,7 @@ masks
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -126,7 +126,9 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
         self.full_action_spec = specs["action"]
         self.full_reward_spec = specs["reward"]
         self._states = np.full(num_envs, _NEW, np.uint8)
+        # which envs the vector env resets in its next step, though they may be stepped
         self._about_to_reset = np.zeros(num_envs, np.bool_)
+        # first observations and infos of the envs that it reset in the step that ended their episodes
         self._begun: Columns = []
         self._seeds: list[int | None] = [None] * num_envs
         self._take_apart_spaces()
@@ -197,18 +199,22 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
 
     def _left_waiting(self, tensordict: TensorDictBase | None, mask: torch.Tensor) -> TensorDictBase:
         """Each env as it stands, if those to be reset are the ones that the vector env resets in its next step."""
-        rows = np.flatnonzero(mask.numpy() & ~self._about_to_reset)
-        if len(rows):
-            why = (
-                "ignores masks and resets an env itself, in the step after its episode's end"
-                if self._has_dead_steps
-                else "is not known to honour masks"
-            )
-            raise ValueError(
-                f"_reset: got a mask for envs {rows.tolist()}, expected a reset of all: {self.env} {why}. If it "
-                f"honours options['reset_mask'], from_vector_env(..., reset_mask=True) says so"
-            )
+        others = mask.numpy() & ~self._about_to_reset
+        if others.any():
+            self._refuse_mask(others, expected="a reset of all")
         return self._shown(tensordict)
+
+    def _refuse_mask(self, mask: Mask, expected: str) -> NoReturn:
+        rows = np.flatnonzero(mask).tolist()
+        why = (
+            "ignores masks and resets an env itself, in the step after its episode's end"
+            if self._has_dead_steps
+            else "is not known to honour masks"
+        )
+        raise ValueError(
+            f"_reset: got a mask for envs {rows}, expected {expected}: {self.env} {why}. If it honours "
+            f"options['reset_mask'], from_vector_env(..., reset_mask=True) says so"
+        )
 
     def _reset(  # type: ignore[override]  # other arguments are refused by the call
         self, tensordict: TensorDictBase | None, *, seed: Any = None, options: Mapping[str, Any] | None = None
@@ -222,7 +228,7 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
             begun = self._begun_already(picked)
         rest = picked & ~begun
         if not rest.any():
-            columns = self._columns_of(self._begun)
+            columns = _copied(self._begun)  # what is returned is the caller's own
         else:
             columns = self._reset_now(rest, seed, options, by_mask=mask is not None)
             for row in np.flatnonzero(begun).tolist():
@@ -239,10 +245,6 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
         if picked.all() and not (begun.all() or self._traits.takes_reset_mask):
             begun[:] = False
         return begun
-
-    def _columns_of(self, columns: Columns) -> Columns:
-        """Copies, since what is returned is the caller's own."""
-        return [column.clone() if isinstance(column, torch.Tensor) else column.copy() for column in columns]
 
     def _reset_now(self, picked: Mask, seed: Any, options: Mapping[str, Any] | None, by_mask: bool) -> Columns:
         """Has the vector env reset the envs; by a mask also where all of them ended at once."""
@@ -267,13 +269,8 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
 
     def _require_maskable(self, picked: Mask) -> None:
         """Refuses a reset of some envs that cannot be had."""
-        rows = np.flatnonzero(picked).tolist()
         if not self._traits.takes_reset_mask:
-            raise ValueError(
-                f"_reset: got a mask for envs {rows}, expected envs whose episode ended in the step before, or all: "
-                f"{self.env} is not known to honour masks. If it honours options['reset_mask'], "
-                f"from_vector_env(..., reset_mask=True) says so"
-            )
+            self._refuse_mask(picked, expected="envs whose episode ended in the step before, or all")
         left = np.flatnonzero(~picked & ((self._states == _NEW) | (self._states == _FAILED))).tolist()
         if left:
             why = why_not_stepped(self._states.tobytes(), left)
@@ -292,7 +289,7 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
     def _put_first(self, root: TensorDictBase, ended: torch.Tensor) -> None:
         """Resets the envs that have ended in this step, and puts what they begin with into the next root."""
         if not self.partial_reset and not ended.all():
-            self._left_waiting(root, ended)  # which refuses
+            self._refuse_mask(ended.numpy(), expected="a reset of all")
         first = self._spec_plan.groups.completed(self._reset(self._with_mask(root.copy(), "_reset", ended)))
         for key in leaf_paths(first):
             root.set(key, picked_rows(ended, first.get(key), root.get(key)))
@@ -314,7 +311,7 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
             ended = terminations | truncations
             columns = [*self._observations(observation), *self._infos(infos)]
             if self._resets_itself and ended.any():
-                self._begun = self._columns_of(columns)
+                self._begun = _copied(columns)
                 self._put_finals(columns, infos, ended)
         except BaseException:  # what the envs did does not reach the caller
             self._states[:] = _FAILED
@@ -430,6 +427,10 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
         super().close(raise_if_closed=raise_if_closed)
         if not was_closed:
             self.env.close()
+
+
+def _copied(columns: Columns) -> Columns:
+    return [column.clone() if isinstance(column, torch.Tensor) else column.copy() for column in columns]
 
 
 def _entry_of(infos: Any, key: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a gymnasium vector env returns, as columns of a batch: an array, or a list of objects, for each leaf.
+"""What a gymnasium vector env returns, as columns of a batch: for each leaf an array, of objects too, or a tensor.
 
 Columns are the caller's own. Vector envs may reuse the memory of what they return, and hand out numpy arrays, torch
 tensors or anything that numpy reads.
@@ -19,7 +19,7 @@ from gymbridge.engine.layout import Leaf
 from gymbridge.errors import EnvOutputError
 from gymbridge.reward_dtypes import block_dtype_of_reward
 from gymbridge.spaces.naming import SpaceLeaf, SpaceTree
-from gymbridge.specs._bridge import array_of
+from gymbridge.specs._bridge import array_of, as_torch_dtype
 
 __all__ = ["Columns", "InfoColumns", "ObservationColumns", "flags_of", "put_row", "rewards_of"]
 
@@ -84,7 +84,7 @@ class ObservationColumns:
         if not leaf.is_array:
             return self._objects(leaf, part)
         if isinstance(part, torch.Tensor):
-            if part.shape == leaf.shape and part.dtype is _torch_dtype(leaf.dtype):
+            if part.shape == leaf.shape and part.dtype is as_torch_dtype(leaf.dtype):
                 return part.detach() if self._are_own else part.detach().clone()
             part = array_of(part)
         if self._are_own and type(part) is np.ndarray and part.dtype == leaf.dtype and part.shape == leaf.shape:
@@ -109,10 +109,6 @@ def _batch_of(leaf: SpaceLeaf, num_envs: int) -> SpaceLeaf:
     if leaf.is_array:
         batch.shape = (num_envs, *leaf.shape)
     return batch
-
-
-def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def put_row(columns: Columns, row: int, values: Sequence[Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from gymnasium import vector as gymnasium_vector
@@ -14,6 +14,7 @@ from gymbridge.envs.gym_face import GymFaceOptions
 from gymbridge.envs.inputs import DeviceLike
 from gymbridge.envs.vector_env import GymVectorEnv, VectorEnvTraits
 from gymbridge.specs import Composite
+from gymbridge.vector.autoreset import Autoreset
 from gymbridge.vector.engine_vector_env import EngineVectorEnv
 from gymbridge.vector.tensordict_vector_env import TensorDictVectorEnv
 
@@ -109,7 +110,7 @@ def _mode(vector_env: VectorEnv[Any, Any, Any], told: Any) -> AutoresetMode:
             f"autoreset_mode: {vector_env} says nothing of it at metadata['autoreset_mode'], expected one of "
             f"{[mode.value for mode in AutoresetMode]} as the argument autoreset_mode"
         )
-    own, wanted = (None if mode is None else _as_mode(mode) for mode in (said, told))
+    own, wanted = (None if mode is None else Autoreset(mode).mode for mode in (said, told))
     if own is not None and wanted is not None and own is not wanted:
         raise ValueError(f"autoreset_mode: got {wanted.value!r}, expected {own.value!r}, which {vector_env} has")
     found = own or wanted
@@ -117,17 +118,7 @@ def _mode(vector_env: VectorEnv[Any, Any, Any], told: Any) -> AutoresetMode:
     return found
 
 
-def _as_mode(mode: Any) -> AutoresetMode:
-    try:
-        return AutoresetMode(mode)
-    except ValueError:
-        values = [one.value for one in AutoresetMode]
-        raise ValueError(f"autoreset_mode: got {mode!r}, expected an AutoresetMode or one of {values}") from None
-
-
-def _traits(
-    vector_env: VectorEnv[Any, Any, Any], mode: AutoresetMode, told: Literal[True, False] | None
-) -> VectorEnvTraits:
+def _traits(vector_env: VectorEnv[Any, Any, Any], mode: AutoresetMode, told: bool | None) -> VectorEnvTraits:
     """What a vector env can do, as far as its class tells, or the caller."""
     if told is not None and not isinstance(told, bool):
         raise TypeError(f"reset_mask: got {told!r}, expected True, False or None")

@@ -37,6 +37,10 @@ class Autoreset:
     Args:
         mode: an ``AutoresetMode`` or its value.
 
+    Attributes:
+        mode: the mode.
+        is_same_step: it is ``SAME_STEP``, with which an env may be reset in the step that ended its episode.
+
     Raises:
         ValueError: not a mode.
 
@@ -52,6 +56,7 @@ class Autoreset:
         except ValueError:
             values = [one.value for one in AutoresetMode]
             raise ValueError(f"autoreset_mode: got {mode!r}, expected an AutoresetMode or one of {values}") from None
+        self.is_same_step = self.mode is AutoresetMode.SAME_STEP
         ops = _BY_STATE[self.mode]
         self._table = bytes(ops.get(state, _REFUSED) for state in RowState) + bytes([_REFUSED]) * (256 - len(RowState))
 

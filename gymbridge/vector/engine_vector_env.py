@@ -34,7 +34,7 @@ from gymbridge.vector.info_reader import InfoReader
 from gymbridge.vector.output import Output
 from gymbridge.vector.reset_arguments import require_observed, row_seeds, split_reset_mask
 
-__all__ = ["EngineVectorEnv", "ObservationMode"]
+__all__ = ["OF_THE_BLOCK", "EngineVectorEnv", "ObservationMode"]
 
 EngineType = TypeVar("EngineType", bound=Engine[GymEnvDescription])
 ObsType = TypeVar("ObsType", default=Any)
@@ -44,12 +44,22 @@ _Result = TypeVar("_Result", bound=tuple[Any, ...])
 ObservationMode = str | tuple[gym.Space[Any], gym.Space[Any]]
 
 
+OF_THE_BLOCK = (
+    *("_state", "_source", "_reader", "_all_in_next", "_infos", "_reward", "_terminated", "_truncated"),
+    "_buffers",
+)
+"""Attributes of an :class:`EngineVectorEnv` that follow from its engine's block."""
+
+
 class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[EngineType, ObsType, ActType]):
     """A ``gymnasium.vector.VectorEnv`` over an engine; made by its subclasses.
 
     Args:
         make_engine: makes the engine, with its envs; called once the other arguments are seen to be sound.
         copy, observation_mode, autoreset_mode, output: see :class:`~gymbridge.vector.SyncVectorEnv`.
+
+    Attributes:
+        copy: whether observations are the caller's own; may be set, for the calls that follow.
     """
 
     def __init__(
@@ -62,11 +72,10 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
         output: Output,
     ):
         self.closed = True  # nothing to close yet: some versions of gymnasium close in __del__
-        self._copy = copy
+        self.copy = copy
         self.observation_mode = observation_mode
         _require_observation_mode(observation_mode)
         self._autoreset = Autoreset(autoreset_mode)
-        self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._output = output
         self._partial: tuple[Any, ...] | None = None
 
@@ -112,24 +121,12 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
         self._reward = self._reader.reward
         self._terminated, self._truncated = self._reader.terminated, self._reader.truncated
         self._buffers: list[Any] | None = None
-        self.copy = self._copy
         self._reset_all = bytes([Op.RESET]) * self.num_envs
 
     def _forget_block(self) -> None:
         """Lets go of the memory, which is no use to anyone once the engine is closed."""
-        del self._state, self._source, self._reader, self._reward, self._terminated, self._truncated
-        del self._infos
-
-    @property
-    def copy(self) -> bool:
-        """Whether observations are the caller's own; may be set, for the calls that follow."""
-        return self._copy
-
-    @copy.setter
-    def copy(self, copy: bool) -> None:
-        self._copy = copy
-        if not copy and self._buffers is None:
-            self._buffers = [np.zeros_like(array) for array in self._reader.next]
+        for name in OF_THE_BLOCK:
+            delattr(self, name)
 
     @property
     def autoreset_mode(self) -> AutoresetMode:
@@ -139,7 +136,6 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
     @autoreset_mode.setter
     def autoreset_mode(self, mode: AutoresetMode | str) -> None:
         self._autoreset = Autoreset(mode)
-        self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self.metadata["autoreset_mode"] = self.autoreset_mode
 
     # ---------------------------------------------------------------- spaces
@@ -264,7 +260,7 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
         """What a step returns, once the envs are done."""
         try:
             infos: dict[str, Any] = {}
-            ended = self._source.tobytes() if self._same_step else None
+            ended = self._source.tobytes() if self._autoreset.is_same_step else None
             if report is not NOTHING or not (ended is None or ended == self._all_in_next):
                 infos = self._infos.read(ops, report, ended)
             result = (
@@ -318,7 +314,9 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
 
     def _observations(self) -> Any:
         """Each row's latest observation, the caller's own unless ``copy=False``."""
-        results: list[Any] = self._reader.latest(None if self._copy else self._buffers)
+        if not self.copy and self._buffers is None:
+            self._buffers = [np.zeros_like(array) for array in self._reader.next]
+        results: list[Any] = self._reader.latest(None if self.copy else self._buffers)
         if self._objects:
             results = self._with_objects_joined(results)
         parts = self._output.observation(results)
@@ -328,8 +326,8 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
         """The arrays, and in place of one of objects a batch, a tuple as a rule, of copies unless ``copy=False``."""
         results = list(arrays)
         for position, samples in self._objects:
-            objects = tuple(map(snapshot_of_object, results[position]) if self._copy else results[position])
-            results[position] = objects if samples is None else samples.joined(objects, self._copy)
+            objects = tuple(map(snapshot_of_object, results[position]) if self.copy else results[position])
+            results[position] = objects if samples is None else samples.joined(objects, self.copy)
         return results
 
     # ---------------------------------------------------------------- the envs themselves

@@ -219,6 +219,7 @@ class _Column:
 
     def __init__(self, entry: Entry, view: Array, mask: Mask):
         self._kind = entry.dtype.char, entry.shape, entry.is_numpy_bool
+        self._is_numpy_bool = entry.is_numpy_bool
         self._parts = [(view, mask)]
         self._is_whole = bool(mask.all()) and not entry.is_numpy_bool
 
@@ -233,7 +234,7 @@ class _Column:
         view, mask = self._parts[0]
         if self._is_whole:
             return view.copy()
-        if self._kind[2]:  # gymnasium has no array of bools for numpy's
+        if self._is_numpy_bool:  # gymnasium has no array of bools for numpy's
             entry = np.full(len(view), None, object)
             for view, mask in self._parts:
                 entry[mask] = _NUMPY_BOOLS[view[mask].view(np.uint8)]

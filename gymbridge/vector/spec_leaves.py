@@ -16,7 +16,7 @@ from gymbridge.spaces.naming import SpaceLeaf, SpaceTree, action_tree, observati
 from gymbridge.spaces.samples import decoded_leaf, encoded_leaf
 from gymbridge.spaces.translation import translation_of
 from gymbridge.specs import Composite, MultiOneHot, OneHot, TensorSpec
-from gymbridge.specs._bridge import array_of
+from gymbridge.specs._bridge import array_of, as_torch_dtype
 from gymbridge.specs._leaf import LeafSpec
 from gymbridge.vector.actions import batch_of_leaf, require_actions
 
@@ -196,7 +196,7 @@ def _is_its_own_encoding(leaf: SpaceLeaf, spec: TensorSpec) -> bool:
         and isinstance(spec, LeafSpec)
         and not isinstance(spec, (OneHot, MultiOneHot))
         and spec.device.type == "cpu"
-        and torch.from_numpy(np.empty(0, leaf.dtype)).dtype == spec.dtype
+        and as_torch_dtype(leaf.dtype) == spec.dtype
     )
 
 

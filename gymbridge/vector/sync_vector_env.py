@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.engine.local import LocalEngine
 from gymbridge.engine.makers import make_all
-from gymbridge.vector.engine_vector_env import ActType, EngineVectorEnv, ObservationMode, ObsType
+from gymbridge.vector.engine_vector_env import OF_THE_BLOCK, ActType, EngineVectorEnv, ObservationMode, ObsType
 from gymbridge.vector.output import make_output
 
 if TYPE_CHECKING:
@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SyncVectorEnv"]
 
-_OF_THE_BLOCK = frozenset(
-    {
-        *("_engine", "_state", "_source", "_reader", "_all_in_next", "_infos", "_reward", "_terminated", "_truncated"),
-        *("_buffers", "_call_under_way"),
-    }
-)
+_NOT_COPIED = frozenset({"_engine", "_call_under_way", *OF_THE_BLOCK})
 """Attributes that a copy makes anew, and the call that it was made in."""
 
 
@@ -97,7 +92,7 @@ class SyncVectorEnv(
     def __getstate__(self) -> dict[str, Any]:
         """What a copy is made of: the envs, and what the block has, which is itself not copied but made anew."""
         block = self._engine.block
-        kept = {name: value for name, value in self.__dict__.items() if name not in _OF_THE_BLOCK}
+        kept = {name: value for name, value in self.__dict__.items() if name not in _NOT_COPIED}
         return {
             **kept,
             "_envs": (self._engine.envs, self._engine.descriptions),

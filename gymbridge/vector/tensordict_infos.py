@@ -15,10 +15,10 @@ from gymbridge.spaces.samples import decoded_leaf
 from gymbridge.specs import Composite, NonTensor
 from gymbridge.specs._bridge import array_of
 
-__all__ = ["InfoReader"]
+__all__ = ["TensorDictInfoReader"]
 
 
-class InfoReader:
+class TensorDictInfoReader:
     """Reads the infos of a TensorDict ``[N]``: an array an entry, with a mask of the envs that have it.
 
     Args:
@@ -30,7 +30,7 @@ class InfoReader:
         >>> from tensordict import TensorDict
         >>> spec = Composite({"lives": Unbounded((2,), dtype=torch.int64)}, shape=(2,))
         >>> infos = TensorDict(lives=torch.tensor([3, 2]), batch_size=[2])
-        >>> InfoReader(spec)(TensorDict(info=infos, batch_size=[2]), np.array([True, False]))
+        >>> TensorDictInfoReader(spec)(TensorDict(info=infos, batch_size=[2]), np.array([True, False]))
         {'lives': array([3, 0]), '_lives': array([ True, False])}
     """
 

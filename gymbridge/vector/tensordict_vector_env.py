@@ -30,7 +30,7 @@ from gymbridge.vector.autoreset import Autoreset
 from gymbridge.vector.env_outputs import OutputCheck
 from gymbridge.vector.reset_arguments import require_observed, row_seeds, split_reset_mask
 from gymbridge.vector.spec_leaves import ActionWriter, ObservationReader, handed_out
-from gymbridge.vector.tensordict_infos import InfoReader
+from gymbridge.vector.tensordict_infos import TensorDictInfoReader
 from gymbridge.vector.torch_output import require_dtype
 
 __all__ = ["TensorDictVectorEnv"]
@@ -121,8 +121,8 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
     ):
         self.closed = True  # nothing to close yet: some versions of gymnasium close in __del__
         self._autoreset = Autoreset(autoreset_mode)
-        self.autoreset_mode = self._autoreset.mode
-        _require_env(env, self.autoreset_mode)
+        _require_env(env)
+        _require_mode(env, self.autoreset_mode)
         if output not in ("numpy", "torch"):
             raise ValueError(f"output: got {output!r}, expected 'numpy' or 'torch'")
         if output == "numpy" and device is not None:
@@ -137,7 +137,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         gym_env = described if isinstance(described, GymEnvDescription) else None
         self._keeps_root = gym_env is None  # gymnasium envs have their state in themselves
         # what gymnasium envs give is the caller's own already, unless their batch was told not to copy
-        self._copies = copy and (gym_env is None or not getattr(env, "_copy", True))
+        self._env_gives_own = gym_env is not None and getattr(env, "_copy", True)
 
         self._read_specs(gym_env)
         # an engine has looked at what its envs give already
@@ -162,7 +162,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         _require_common_bounds("observation", observations, self.num_envs)
         _require_common_bounds("action", env.full_action_spec, self.num_envs)
         self._observations = ObservationReader(observations, None if gym_env is None else gym_env.observation_space)
-        self._infos = InfoReader(infos if has_infos else None)
+        self._infos = TensorDictInfoReader(infos if has_infos else None)
         self._actions = ActionWriter(env.full_action_spec, None if gym_env is None else gym_env.action_space)
         self.single_observation_space = self._observations.single_space
         self.single_action_space = self._actions.single_space
@@ -176,6 +176,23 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
                 require_dtype("reward", np.dtype(np.float64), self._device)
         self.metadata = {**self._told("metadata", {}), "autoreset_mode": self.autoreset_mode}
         self.render_mode = self._told("render_mode", None)
+
+    @property
+    def autoreset_mode(self) -> AutoresetMode:
+        """What happens at the end of an episode; may be set, for the steps that follow."""
+        return self._autoreset.mode
+
+    @autoreset_mode.setter
+    def autoreset_mode(self, mode: AutoresetMode | str) -> None:
+        autoreset = Autoreset(mode)
+        _require_mode(self.env, autoreset.mode)
+        self._autoreset = autoreset
+        self.metadata["autoreset_mode"] = autoreset.mode
+
+    @property
+    def _copies(self) -> bool:
+        """Whether what the env gives is to be copied; ``copy`` may be set, for the calls that follow."""
+        return self.copy and not self._env_gives_own
 
     def _told(self, name: str, otherwise: Any) -> Any:
         """What the first env of an engine, or another env, says of itself under a name."""
@@ -261,13 +278,13 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
             infos["final_info"], infos["_final_info"] = self._infos(shown.final, ended), ended.copy()
         infos.update(self._infos(shown.latest, self._all))
         self._states.fill(_RUNNING)
-        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
+        if not self._autoreset.is_same_step:
             self._states[ended] = _ENDED
         return (self._observation(shown.latest), *self._outcome(shown.outcome), infos)
 
     def _run(self, td: TensorDictBase, resets: Mask | None) -> _Shown:
         """Does with each env what its autoreset mode says; ``td`` has the actions."""
-        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+        if self._autoreset.is_same_step:
             td, root = self.env.step_and_maybe_reset(td)
             following = self._checked_next(td["next"])
             if not array_of(following["done"]).any():  # what the env itself gave, of which the root has a copy
@@ -466,13 +483,18 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         self.env.close(raise_if_closed=False)
 
 
-def _require_env(env: Any, mode: AutoresetMode) -> None:
-    """Refuses what cannot be such a vector env, or cannot in this mode."""
+def _require_env(env: Any) -> None:
+    """Refuses what cannot be such a vector env."""
     if not isinstance(env, EnvBase):
         raise TypeError(f"env: got {env!r} of type {type(env).__name__}, expected a batched EnvBase")
     name = type(env).__name__
     if len(env.batch_size) != 1 or not env.batch_size[0]:
         raise ValueError(f"env: got {name} of batch size {[*env.batch_size]}, expected one batch dim, [N]")
+
+
+def _require_mode(env: EnvBase, mode: AutoresetMode) -> None:
+    """Refuses a mode that the env cannot have."""
+    name = type(env).__name__
     if mode is not AutoresetMode.DISABLED and not env.partial_reset:
         raise ValueError(
             f"autoreset_mode: got {mode.value!r}, expected {AutoresetMode.DISABLED.value!r}: {name} has "

@@ -25,7 +25,6 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode
 from vector_classes import travels
 from waiting_envs import acting, release
-from zoo import OBJECT_SPACES, ObjectEnv
 
 from gymbridge.errors import CallTimeoutError
 from gymbridge.vector import AsyncVectorEnv, SyncVectorEnv
@@ -104,56 +103,6 @@ def test_results_are_those_of_gymnasiums_own(family: str, mode: AutoresetMode, s
         ended = our[2] | our[3]
     assert_same(ours.get_attr("np_random_seed"), theirs.get_attr("np_random_seed"))
     ours.close(), theirs.close()
-
-
-SPACES: dict[str, spaces.Space] = {
-    "box": spaces.Box(-1, 1, (2,), np.float32),
-    "number": spaces.Box(-1, 1, (), np.float64),
-    "half": spaces.Box(-1, 1, (2,), np.float16),
-    "image": spaces.Box(0, 255, (2, 3), np.uint8),
-    "integers": spaces.Box(-5, 5, (2,), np.int64),
-    "bools": spaces.Box(0, 1, (2,), np.bool_),
-    "nothing": spaces.Box(-1, 1, (3, 0), np.float32),
-    "discrete": spaces.Discrete(4, start=-2),
-    "multi_discrete": spaces.MultiDiscrete([2, 3]),
-    "table": spaces.MultiDiscrete([[2, 3], [4, 5]], dtype=np.int8),
-    "multi_binary": spaces.MultiBinary((2, 2)),
-    "dict": spaces.Dict(dict(NESTED.spaces)),  # with its keys in the order of gymnasium's batched space
-    "tuple": spaces.Tuple([spaces.Discrete(2), spaces.Dict(x=BOX)]),
-}
-
-
-@pytest.mark.newest_gymnasium
-@pytest.mark.filterwarnings("ignore:.*length of a multi-dimensional MultiDiscrete")
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
-@pytest.mark.parametrize("name", [*SPACES, *OBJECT_SPACES])
-def test_every_kind_of_space_is_as_gymnasiums_own_has_it(name: str, mode: AutoresetMode) -> None:
-    """With shared memory and without, which gymnasium's own needs for spaces whose samples are no arrays."""
-    space = SPACES.get(name) or OBJECT_SPACES[name]
-    fns = [lambda: ObjectEnv(space)] * 3
-    theirs = gym.vector.AsyncVectorEnv(fns, shared_memory=name in SPACES, autoreset_mode=mode)
-    each = [AsyncVectorEnv(fns, shared, autoreset_mode=mode, num_workers=2) for shared in (True, False)]
-    theirs.action_space.seed(3)
-    expected: Any = theirs.reset(seed=1)
-    for ours in each:
-        assert_same(ours.reset(seed=1), expected, "reset")
-    for step in range(8):
-        actions = theirs.action_space.sample()
-        *their, infos = theirs.step(actions)
-        if name in SPACES:
-            infos = with_final_obs_in_space(infos, space)
-        assert mode is not AutoresetMode.SAME_STEP or ("final_obs" in infos) == (step % 3 == 2)
-        for ours in each:
-            *our, our_infos = ours.step(actions)
-            assert_same((*our, in_order(our_infos)), (*their, in_order(infos)), f"step {step}")
-        if mode is AutoresetMode.DISABLED and (their[2] | their[3]).any():
-            expected = theirs.reset(seed=step)
-            for ours in each:
-                assert_same(ours.reset(seed=step), expected, f"reset after step {step}")
-    for ours in each:
-        assert_same(ours.get_attr("actions"), theirs.get_attr("actions"))
-        ours.close()
-    theirs.close()
 
 
 @pytest.mark.newest_gymnasium
@@ -305,18 +254,6 @@ def test_workers_import_neither_torch_nor_tensordict_and_make_all_envs() -> None
     assert envs.call("modules") == ([], [])
     assert multiprocessing.current_process().pid not in envs.call("pid")
     envs.close()
-
-
-@pytest.mark.parametrize("shared_memory", [True, False])
-def test_objects_and_arrays_of_a_custom_space(shared_memory: bool) -> None:
-    space = spaces.Dict(text=spaces.Text(4), graph=spaces.Graph(BOX, None), box=BOX)
-    fns = [lambda: ObjectEnv(space)] * 3
-    ours, local = AsyncVectorEnv(fns, shared_memory, num_workers=2, copy=False), SyncVectorEnv(fns, copy=False)
-    assert_same(ours.reset(seed=1), local.reset(seed=1))
-    for _ in range(5):
-        actions = local.action_space.sample()
-        assert_same(ours.step(actions), local.step(actions))
-    ours.close()
 
 
 # ---------------------------------------------------------------- calls out of order

@@ -283,6 +283,19 @@ def test_infos_that_never_have_a_form_are_not_looked_at_for_ever(monkeypatch: py
     assert records.put(0, OF_STEP, {"text": "text"}) == 0
 
 
+@pytest.mark.parametrize("info", [{str(key): 1.0 for key in range(CAPACITY)}, {"text": "x"}], ids=["large", "text"])
+def test_infos_too_large_or_among_many_others_are_not_looked_at_for_ever(
+    info: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = InfoRecords(block_of(1))
+    for number in range(50):
+        assert records.put(0, OF_STEP, info) == 0
+        if number == 1:
+            assert not any(records.put(0, OF_STEP, {f"once {other}": "x"}) for other in range(50))
+    monkeypatch.setattr("gymbridge.engine.info_records.info_tree", lambda info: pytest.fail("looked at again"))
+    assert records.put(0, OF_STEP, info) == 0
+
+
 def test_only_rows_with_an_op_forget_their_infos() -> None:
     block = block_of(3)
     records = InfoRecords(block)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +14,7 @@ from agreement import arrays_in, assert_same, with_final_obs_in_space
 from generated_envs import Plan, PlannedEnv, makers
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from vector_classes import BOTH, travels, two_workers
+from vector_classes import BOTH, travels
 
 from gymbridge.vector import SyncVectorEnv
 
@@ -205,65 +205,6 @@ def test_spaces_and_facts(cls: Any) -> None:
         assert repr(ours) == f"{type(ours).__name__}(num_envs=3)"
         assert ours.unwrapped is ours
         ours.close(), theirs.close()
-
-
-def episode_statistics(envs: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
-    return gym.wrappers.vector.RecordEpisodeStatistics(envs)
-
-
-def normalized(envs: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
-    return gym.wrappers.vector.NormalizeReward(gym.wrappers.vector.NormalizeObservation(envs))
-
-
-def clipped_and_rescaled(envs: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
-    envs = gym.wrappers.vector.ClipReward(envs, min_reward=-0.5, max_reward=0.5)
-    return gym.wrappers.vector.RescaleObservation(envs, -1.0, 1.0)
-
-
-def flattened(envs: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
-    return gym.wrappers.vector.FlattenObservation(envs)
-
-
-def infos_as_lists(envs: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
-    return gym.wrappers.vector.DictInfoToList(envs)
-
-
-@pytest.fixture
-def wrapped_twins(request: pytest.FixtureRequest) -> Iterator[tuple[gym.vector.VectorEnv, gym.vector.VectorEnv]]:
-    cls, wrap, family = request.param
-    twins = tuple(wrap(envs) for envs in pair(cls, makers_of(family, 3)))
-    yield twins
-    for envs in twins:
-        envs.close()
-
-
-@pytest.mark.parametrize(
-    "wrapped_twins",
-    [
-        (cls, *wrapped)
-        for cls in (SyncVectorEnv, two_workers)
-        for wrapped in (
-            (episode_statistics, "CartPole"),
-            (normalized, "Pendulum"),
-            (clipped_and_rescaled, "MountainCarContinuous"),
-            (flattened, "Blackjack"),
-            (infos_as_lists, "Taxi"),
-        )
-    ],
-    ids=lambda param: f"{param[0].__name__}-{param[1].__name__}",
-    indirect=True,
-)
-def test_wrappers_of_gymnasium(wrapped_twins: tuple[gym.vector.VectorEnv, gym.vector.VectorEnv]) -> None:
-    ours, theirs = wrapped_twins
-    assert_same(ours.reset(seed=9), theirs.reset(seed=9), "reset")
-    ours.action_space.seed(2)
-    for _ in range(60):
-        actions = ours.action_space.sample()
-        our, their = ours.step(actions), theirs.step(actions)
-        for infos in (our[-1], their[-1]):
-            if "episode" in infos:  # how long the episode took on the clock
-                infos["episode"].pop("t")
-        assert_same(our, their, "step")
 
 
 @pytest.mark.parametrize("how", ["an item of envs", "envs", "set_attr", "patch"])

@@ -76,7 +76,18 @@ def test_bad_actions_are_refused_before_any_env_is_stepped(
 
 
 OURS_AND_THEIRS = pytest.mark.parametrize(
-    "cls", [*CLASSES, pytest.param(gym.vector.SyncVectorEnv, marks=pytest.mark.newest_gymnasium)]
+    "cls",
+    [
+        *CLASSES,
+        pytest.param(gym.vector.SyncVectorEnv, marks=pytest.mark.newest_gymnasium),
+        pytest.param(
+            gym.vector.AsyncVectorEnv,
+            marks=[
+                pytest.mark.newest_gymnasium,
+                pytest.mark.skipif(sys.platform == "win32", reason="there are no worker processes on Windows"),
+            ],
+        ),
+    ],
 )
 
 
@@ -96,15 +107,21 @@ OURS_AND_THEIRS = pytest.mark.parametrize(
         (lambda envs: envs.reset(options={"reset_mask": np.array([False, False])}), ValueError),
         (lambda envs: envs.set_attr("label", [1]), ValueError),
         (lambda envs: envs.set_attr("label", (1, 2, 3)), ValueError),
+        (lambda envs: envs.set_attr("label", ()), ValueError),
         (lambda envs: envs.get_attr("nowhere"), AttributeError),
         (lambda envs: envs.call("nowhere"), AttributeError),
+        (lambda envs: envs.call("add"), TypeError),
+        (lambda envs: envs.nowhere, AttributeError),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*ERROR")  # as which gymnasium tells what its workers raise
 def test_errors_are_of_gymnasiums_types(cls: Any, call: Callable[[Any], Any], error: type[Exception]) -> None:
     envs = cls(makers(Plan(BOX), 2))
     envs.reset(seed=0)
-    with pytest.raises(error):
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - whose type is looked at
         call(envs)
+    assert type(raised.value) is error
+    envs.close()
 
 
 @OURS_AND_THEIRS

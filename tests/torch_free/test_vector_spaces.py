@@ -14,7 +14,7 @@ import custom_spaces
 import gymnasium as gym
 import numpy as np
 import pytest
-from agreement import as_in_space, assert_same
+from agreement import assert_same, with_final_obs_in_space
 from custom_spaces import Digits, Named, Narrowed, Unheard
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
@@ -122,25 +122,6 @@ class Acting(ObjectEnv):
         self.action_space = copy.deepcopy(action_space)
 
 
-def final_in_space(space: spaces.Space, sample: Any) -> Any:
-    """A final observation as gymbridge has it: arrays in the space's dtype, what is no array as it is."""
-    if isinstance(space, spaces.Dict):
-        return {key: final_in_space(part, sample[key]) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(final_in_space(part, value) for part, value in zip(space.spaces, sample, strict=True))
-    is_array = isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
-    return as_in_space(space, sample) if is_array else sample
-
-
-def in_space(space: spaces.Space, infos: dict[str, Any]) -> dict[str, Any]:
-    if "final_obs" not in infos:
-        return infos
-    final = np.full(len(infos["final_obs"]), None, object)
-    for row in np.flatnonzero(infos["_final_obs"]):
-        final[row] = final_in_space(space, infos["final_obs"][row])
-    return {key: final if key == "final_obs" else value for key, value in infos.items()}
-
-
 def in_order(sample: Any) -> Any:
     """A sample with the items of each dict in one order."""
     if isinstance(sample, dict):
@@ -164,7 +145,7 @@ def agree(space: spaces.Space, action_space: spaces.Space, mode: AutoresetMode) 
     for step in range(8):
         actions = theirs.action_space.sample()
         *their, infos = theirs.step(actions)
-        expected = (*their, in_space(space, infos))
+        expected = (*their, with_final_obs_in_space(infos, space))
         for way, ours in each.items():
             assert_same(ours.step(actions), expected, f"{way}: step {step}")
         ended = their[2] | their[3]

@@ -489,6 +489,49 @@ def test_without_copy_memory_is_shared() -> None:
         assert left.data_ptr() == env.out.data_ptr()
 
 
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+def test_copy_may_be_set_later(output: Any) -> None:
+    """For the calls that follow, whether it was True or False at first."""
+    for first in (True, False):
+        env = Countdown(reuses=True)
+        envs = TensorDictVectorEnv(env, output=output, copy=first, autoreset_mode=DISABLED)
+        for copied in (first, not first, first):
+            envs.copy = copied
+            left = torch.as_tensor(envs.reset()[0]["left"])
+            assert (left.data_ptr() == env.out.data_ptr()) is not copied
+    batch = SerialEnv(2, makers(Plan(BOX), 2), copy=False)  # which writes each step into the same memory
+    envs = TensorDictVectorEnv(batch, output=output, copy=False)
+    envs.reset()
+    envs.copy = True
+    steps = [torch.as_tensor(envs.step([0, 0])[0]) for _ in range(2)]
+    assert steps[0].data_ptr() != steps[1].data_ptr()
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+def test_the_autoreset_mode_may_be_set_later(mode: AutoresetMode) -> None:
+    fns = makers(Plan(BOX, lengths=(2, 3)), 2)
+    ours, theirs = TensorDictVectorEnv(SerialEnv(2, fns)), SyncVectorEnv(fns)
+    for envs in (ours, theirs):
+        envs.reset(seed=0)
+        envs.step([0, 0])
+        envs.autoreset_mode = mode.value  # type: ignore[assignment]
+        assert envs.autoreset_mode is mode
+        assert envs.metadata["autoreset_mode"] is mode
+    for step in range(1 if mode is DISABLED else 7):
+        our, their = ours.step([0, 0]), theirs.step([0, 0])
+        assert_same((*our[:4], without_infos(our[4])), (*their[:4], without_infos(their[4])), f"step {step}")
+        assert step or (our[2] | our[3]).any()
+
+
+def test_a_mode_that_the_env_cannot_have_is_refused_later_too() -> None:
+    envs = TensorDictVectorEnv(Countdown(partial=False), autoreset_mode=DISABLED)
+    with pytest.raises(ValueError, match="autoreset_mode: got 'SameStep', expected 'Disabled': Countdown has"):
+        envs.autoreset_mode = SAME_STEP
+    with pytest.raises(ValueError, match="autoreset_mode: got 'x'"):
+        envs.autoreset_mode = "x"  # type: ignore[assignment]
+    assert envs.autoreset_mode is DISABLED
+
+
 def test_one_hot_observations_and_renamed_keys() -> None:
     class Shows(Countdown):
         def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Every kind of space, as observation and as action, in this process and in workers, is as gymnasium's own has it.
 
-``gymnasium.vector.SyncVectorEnv`` is the oracle: its ``AsyncVectorEnv`` refuses some of them.
+``gymnasium.vector.SyncVectorEnv`` is the oracle, and gymnasium 1.4's ``AsyncVectorEnv`` is seen to agree with it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from agreement import assert_same, with_final_obs_in_space
 from custom_spaces import Digits, Named, Narrowed, Unheard
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from packaging.version import Version
 from vector_classes import BOTH, travels
 from zoo import ObjectEnv
 
+from gymbridge.spaces.naming import observation_tree
 from gymbridge.vector import AsyncVectorEnv, SyncVectorEnv
 
 travels(sys.modules[__name__], custom_spaces)
@@ -28,6 +30,8 @@ travels(sys.modules[__name__], custom_spaces)
 
 HAS_DISCRETE_DTYPE = "dtype" in spaces.Discrete.__init__.__code__.co_varnames
 """Discrete spaces have had a dtype of their own since gymnasium 1.2."""
+
+NEWEST = Version(gym.__version__) >= Version("1.4")
 
 INF = np.inf
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -136,6 +140,9 @@ def agree(space: spaces.Space, action_space: spaces.Space, mode: AutoresetMode) 
     each = {way: make(fns, autoreset_mode=mode) for way, make in engines().items()}
     theirs.action_space.seed(3)
     reset: Any = theirs.reset(seed=1)
+    in_workers = gymnasiums_async(fns, space, mode)
+    if in_workers is not None:
+        assert_same(in_workers.reset(seed=1), reset, "gymnasium's in workers: reset")
     for way, ours in each.items():
         assert ours.single_observation_space == space, way
         assert ours.observation_space == theirs.observation_space, way
@@ -146,12 +153,19 @@ def agree(space: spaces.Space, action_space: spaces.Space, mode: AutoresetMode) 
         actions = theirs.action_space.sample()
         *their, infos = theirs.step(actions)
         expected = (*their, with_final_obs_in_space(infos, space))
+        if in_workers is not None:
+            *their_workers, infos = in_workers.step(actions)
+            given = (*their_workers, in_order(with_final_obs_in_space(infos, space)))
+            assert_same(given, (*their, in_order(expected[-1])), f"gymnasium's in workers: step {step}")
         for way, ours in each.items():
             assert_same(ours.step(actions), expected, f"{way}: step {step}")
         ended = their[2] | their[3]
         ends += int(ended.sum())
         if mode is AutoresetMode.DISABLED and ended.any():
             reset = theirs.reset(seed=step, options={"reset_mask": ended.copy()})
+            if in_workers is not None:
+                given = in_workers.reset(seed=step, options={"reset_mask": ended.copy()})
+                assert_same(given, reset, f"gymnasium's in workers: reset after step {step}")
             for way, ours in each.items():
                 given = ours.reset(seed=step, options={"reset_mask": ended})
                 assert_same(given, reset, f"{way}: reset after step {step}")
@@ -162,6 +176,16 @@ def agree(space: spaces.Space, action_space: spaces.Space, mode: AutoresetMode) 
         assert_same(*taken, f"{way}: actions")
         ours.close()
     theirs.close()
+    if in_workers is not None:
+        in_workers.close()
+
+
+def gymnasiums_async(fns: Any, space: spaces.Space, mode: AutoresetMode) -> Any:
+    """gymnasium's own ``AsyncVectorEnv``, with shared memory where that holds the space; None before gymnasium 1.4."""
+    if not NEWEST or sys.platform == "win32":
+        return None
+    shared = all(leaf.is_array for leaf in observation_tree(space).leaves)
+    return gym.vector.AsyncVectorEnv(fns, shared_memory=shared, autoreset_mode=mode)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)

@@ -9,7 +9,6 @@ from gymnasium import vector as gymnasium_vector
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.wrappers import vector as wrappers
 
-from gymbridge.envs.base import EnvBase
 from gymbridge.envs.gym_face import GymFaceOptions
 from gymbridge.envs.inputs import DeviceLike
 from gymbridge.envs.vector_env import GymVectorEnv, VectorEnvTraits
@@ -33,7 +32,7 @@ def from_vector_env(
     categorical_action_encoding: bool = True,
     info: Composite | None = None,
     reward_dtype: torch.dtype = torch.float32,
-) -> EnvBase:
+) -> GymVectorEnv:
     """A gymnasium vector env as a TensorDict env of batch size ``[N]``.
 
     Specs are those of the single spaces, keys as :class:`~gymbridge.envs.GymEnv` has them. Where the vector env honours
@@ -65,6 +64,10 @@ def from_vector_env(
             ``"info"``, with a bool ``[N]`` under ``("info", "_mask")`` that says which envs have the entry.
         reward_dtype: dtype of the reward ``[N, 1]``.
 
+    Returns:
+        An :class:`~gymbridge.envs.EnvBase`, with the vector env at ``env``. Public attributes of the vector env
+        (``render``, ``np_random``, ``call`` …) are attributes of it too.
+
     Raises:
         TypeError: no vector env, or an ``info`` or ``reward_dtype`` of another type.
         ValueError: an autoreset mode that is not told, or that is not the vector env's own; ``reset_mask=True`` for one
@@ -86,11 +89,9 @@ def from_vector_env(
         raise TypeError(
             f"vector_env: got {vector_env!r} of type {type(vector_env).__name__}, expected a gymnasium.vector.VectorEnv"
         )
-    if isinstance(info, str):
-        raise TypeError(
-            f"info: got {info!r}, expected None or a Composite of the entries to keep: finding them would step the "
-            f"vector env"
-        )
+    if info is not None and not isinstance(info, Composite):  # 'auto' is GymEnv's, which makes another env to find them
+        why = ": finding them would step the vector env" if isinstance(info, str) else ""
+        raise TypeError(f"info: got {info!r}, expected None or a Composite of the entries to keep{why}")
     options = GymFaceOptions(
         categorical_action_encoding=categorical_action_encoding, info_spec=info, reward_dtype=reward_dtype
     )

@@ -999,6 +999,17 @@ def test_there_and_back_again_needs_a_mode_that_steps_no_ended_env() -> None:
     env.close()
 
 
+@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.value)
+def test_there_is_no_way_back_with_dead_steps(mode: AutoresetMode) -> None:
+    """No mode that one error proposes is refused by the next."""
+    env = from_vector_env(cart_poles(2))
+    with pytest.raises(
+        ValueError, match=r"env: got from_vector_env\(...\) of CartPoleVectorEnv.*, expected that vector"
+    ):
+        TensorDictVectorEnv(env, autoreset_mode=mode)
+    env.close()
+
+
 def test_there_and_back_again() -> None:
     """The gymnasium face of what was one."""
     back = TensorDictVectorEnv(from_vector_env(gym.vector.SyncVectorEnv(MAKERS)), autoreset_mode=SAME_STEP)
@@ -1058,8 +1069,9 @@ def test_misuse() -> None:
     vector_env = gym.vector.SyncVectorEnv(MAKERS)
     with pytest.raises(TypeError, match="info: got 'auto'"):
         from_vector_env(vector_env, info="auto")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="info: got 3"):
-        from_vector_env(vector_env, info=3)  # type: ignore[arg-type]
+    for no_specs in (3, {"prob": Unbounded(())}):
+        with pytest.raises(TypeError, match=r"(?s)info: got .*, expected None or a Composite"):  # and no 'auto'
+            from_vector_env(vector_env, info=no_specs)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="reward_dtype: got"):
         from_vector_env(vector_env, reward_dtype=torch.int64)
     with pytest.raises(TypeError, match="reset_mask: got 1, expected True, False or None"):

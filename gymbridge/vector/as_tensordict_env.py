@@ -61,7 +61,9 @@ def from_vector_env(
         device: device of what is returned; None for the CPU, without a device on the TensorDicts.
         categorical_action_encoding: discrete actions are int64 numbers; with False, one-hot vectors.
         info: None drops the infos. A ``Composite`` of specs without a batch names those to keep: leaves under
-            ``"info"``, with a bool ``[N]`` under ``("info", "_mask")`` that says which envs have the entry.
+            ``"info"``, with a bool ``[N]`` under ``("info", "_mask")`` that says which envs have the entry. At the end
+            of an episode they are those of the end: with ``SAME_STEP`` what stands in ``final_info``, and what
+            ``RecordEpisodeStatistics`` adds.
         reward_dtype: dtype of the reward ``[N, 1]``.
 
     Returns:
@@ -159,6 +161,11 @@ def _traits(
         takes_seeds=known and passes_on and engine_runs_it,
         gives_own=known and not around and bool(getattr(base, "copy", False)),
         resets_again=resets_again,
+        entries_of_ends=frozenset(
+            getattr(layer, "_stats_key", "episode")
+            for layer in around
+            if isinstance(layer, wrappers.RecordEpisodeStatistics)
+        ),
     )
 
 

@@ -56,8 +56,9 @@ def from_vector_env(
             step resets it again. None: known of gymnasium's and our vector envs, and of gymnasium's wrappers around
             them; False for others. What keeps statistics of whole episodes and loses them in a masked reset
             (``NormalizeReward``, ``NormalizeObservation``; ``RecordEpisodeStatistics`` over gymnasium's own) counts as
-            one that ignores masks, unless the mode is ``DISABLED``; so does gymnasium's ``AsyncVectorEnv`` of mode
-            ``NEXT_STEP`` with ``shared_memory=False``, which resets again.
+            one that ignores masks, unless the mode is ``DISABLED``, where nothing else resets one env and the
+            statistics are wrong, as in gymnasium; so does gymnasium's ``AsyncVectorEnv`` of mode ``NEXT_STEP`` with
+            ``shared_memory=False``, which resets again.
         device: device of what is returned; None for the CPU, without a device on the TensorDicts.
         categorical_action_encoding: discrete actions are int64 numbers; with False, one-hot vectors.
         info: None drops the infos. A ``Composite`` of specs without a batch names those to keep: leaves under

@@ -58,6 +58,7 @@ The same round in a :class:`~gymbridge.engine.parallel.ParallelEngine`, whose wo
   awaits and ends them, :mod:`~gymbridge.engine.worker_loop` is what they run, :mod:`~gymbridge.engine.protocol` is what
   both know; :mod:`~gymbridge.engine.mailbox`, :mod:`~gymbridge.engine.remote_errors` and
   :mod:`~gymbridge.engine.gym_inputs`: messages, exceptions and actions on their way.
+- :mod:`~gymbridge.engine.pool`: the engine whose envs have a worker each, and are given work and heard in any order.
 - :mod:`~gymbridge.engine.reader`: how a front reads the block.
 - :mod:`~gymbridge.engine.calls`: refuses a call while another of the same front is under way.
 - :mod:`~gymbridge.engine.failures`: from the errors of a round to the exception that the caller sees.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,29 @@ class GymInputs:
             fits = isinstance(batch, np.ndarray) and batch.dtype == dtype and batch.shape == shape
             if fits and not dtype.hasobject:
                 array[...] = batch
+            else:
+                beside[position] = batch
+        return beside or None
+
+    def write_rows(self, rows: Sequence[int], inputs: list[Any] | None) -> Mapping[int, Any] | None:
+        """As ``write``, for batches of these rows alone, in this order.
+
+        Example:
+            >>> from gymbridge.engine.layout import Layout
+            >>> leaf = Leaf(("action",), (), np.dtype(np.int64))
+            >>> inputs = GymInputs([leaf], Block(Layout(3, input=[leaf], next=[], root=[])))
+            >>> inputs.write_rows([2, 0], [np.array([3, 4])]) is None
+            True
+            >>> inputs.read(None)
+            [array([4, 0, 3])]
+        """
+        if inputs is None:
+            return None
+        beside = {}
+        for position, (batch, (array, dtype, shape)) in enumerate(zip(inputs, self._fields, strict=True)):
+            fits = isinstance(batch, np.ndarray) and batch.dtype == dtype and batch.shape == (len(rows), *shape[1:])
+            if fits and not dtype.hasobject:
+                array[rows] = batch
             else:
                 beside[position] = batch
         return beside or None

@@ -144,6 +144,9 @@ class Inputs(Protocol):
             What is to travel beside the block; None for nothing, as is usual.
         """
 
+    def write_rows(self, rows: Sequence[int], inputs: Any) -> Any:
+        """As ``write``, for inputs of these rows alone, in this order, of which ``part`` counts from zero."""
+
     def part(self, beside: Any, start: int, stop: int) -> Any:
         """What the host of the rows ``start`` to ``stop - 1`` is to get of what ``write`` gave; it pickles."""
 

@@ -166,6 +166,24 @@ class Crew:
             except BrokenPipeError:
                 self._bury(worker)
 
+    def begin(self, worker: int, command: Command) -> None:
+        """Sends a command to one worker, whose answer ``finish`` takes; one found dead is in ``dead`` then."""
+        self._pending.add(worker)
+        try:
+            self._ends[worker].wake(command)
+        except BrokenPipeError:
+            self._bury(worker)
+
+    def finish(self, worker: int) -> None:
+        """Takes what a worker has answered to ``begin``, which is there; one found dead is in ``dead`` then."""
+        if worker in self.dead:
+            return
+        try:
+            self._ends[worker].take_ready()
+        except EOFError:
+            self._bury(worker)
+        self._pending.discard(worker)
+
     def wait(self, timeout: float | None = None) -> None:
         """Waits until each worker under way has answered, or died.
 
@@ -201,14 +219,18 @@ class Crew:
             mark_error(error, row, f"raised while env {row} was made")
         raise error
 
-    def settle(self) -> None:
+    def settle(self, workers: Collection[int] | None = None) -> None:
         """Waits until what was under way is done, and drops the answers.
+
+        Args:
+            workers: those concerned; unless given, those that the last command went to.
 
         Also where an interrupt has kept this process from knowing which workers it has woken and which have answered:
         what is sent now comes back behind all that.
         """
         self._sync_byte = SYNC + (self._sync_byte + 1 - SYNC) % SYNC
-        concerned = [worker for worker in self.concerned if worker not in self.dead]
+        workers = self.concerned if workers is None else workers
+        concerned = [worker for worker in workers if worker not in self.dead]
         for worker in concerned:
             self._pending.add(worker)
             try:
@@ -223,7 +245,7 @@ class Crew:
                     self._ends[worker].restart()
                 except EOFError:
                     self._bury(worker)
-        self._pending.clear()
+        self._pending.difference_update(concerned)
 
     def require_open(self) -> None:
         """Refuses use after the end, and in a fork of the process that started the workers."""

@@ -25,7 +25,7 @@ from gymbridge.envs.action_leaves import TensorDictActionLeaves
 from gymbridge.envs.device_moves import move_to
 from gymbridge.envs.done_groups import FLAGS
 from gymbridge.envs.engine_face import EngineFace, Rows
-from gymbridge.envs.info_specs import info_leaves
+from gymbridge.envs.info_specs import entries_alone, info_leaves
 from gymbridge.envs.object_entries import ObjectEntries
 from gymbridge.envs.selection import ALL_KEYS, Selection
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
@@ -289,7 +289,7 @@ def object_entries(
 def _batched_info_spec(info_spec: Composite, batch_size: torch.Size, device: torch.device | None) -> Composite:
     """The infos' spec for a batch with, under ``"_mask"``, whether each was present."""
     spec = Composite(shape=batch_size, device=device)
-    for key, leaf in info_spec.items(True, True):
+    for key, leaf in entries_alone(info_spec).items(True, True):
         path = (key,) if isinstance(key, str) else key
         spec.set(path, leaf.expand((*batch_size, *leaf.shape)).to(device or "cpu"))
         spec.set(("_mask", *path), Unbounded(batch_size, device=device, dtype=torch.bool))

@@ -26,7 +26,7 @@ def info_leaves(info_spec: Composite | None) -> tuple[Leaf, ...]:
 
     Raises:
         TypeError: something that is not a Composite, or a leaf of a dtype that numpy lacks.
-        ValueError: a spec with a batch shape, or a top-level key ``"_mask"``.
+        ValueError: a spec with a batch shape, or a top-level key ``"_mask"`` that is not what an env returns.
     """
     if info_spec is None:
         return ()
@@ -34,10 +34,8 @@ def info_leaves(info_spec: Composite | None) -> tuple[Leaf, ...]:
         raise TypeError(f"info: got {info_spec!r}, expected None, 'auto' or a Composite of the entries to keep")
     if info_spec.shape:
         raise ValueError(f"info: got batch shape {[*info_spec.shape]}, expected the specs of one env, without a batch")
-    if "_mask" in info_spec.keys():
-        raise ValueError("info: got the key '_mask', which says what was present")
     leaves = []
-    for key, spec in info_spec.items(True, True):
+    for key, spec in entries_alone(info_spec).items(True, True):
         path = (key,) if isinstance(key, str) else key
         if isinstance(spec, NonTensor):
             if spec.shape:
@@ -48,6 +46,21 @@ def info_leaves(info_spec: Composite | None) -> tuple[Leaf, ...]:
             raise TypeError(f"info: {'.'.join(path)} has dtype {spec.dtype}, expected one that numpy has")
         leaves.append(Leaf(path, tuple(spec.shape), torch.empty(0, dtype=spec.dtype).numpy().dtype))
     return tuple(leaves)
+
+
+def entries_alone(info_spec: Composite) -> Composite:
+    """A spec of infos without the ``"_mask"`` that a spec of what an env returns has of its entries.
+
+    Raises:
+        ValueError: another ``"_mask"``: an entry of that name would stand in the way.
+    """
+    if "_mask" not in info_spec.keys():
+        return info_spec
+    entries, mask = info_spec.exclude("_mask"), info_spec["_mask"]
+    is_mask = isinstance(mask, Composite) and all(spec.dtype is torch.bool for spec in mask.values(True, True))
+    if not is_mask or {*mask.keys(True, True)} != {*entries.keys(True, True)}:
+        raise ValueError("info: got the key '_mask', which says what was present")
+    return entries
 
 
 def discover_infos(make: Callable[[], gym.Env[Any, Any]]) -> tuple[Composite, frozenset[tuple[Any, ...]]]:

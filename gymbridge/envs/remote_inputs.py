@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -105,35 +106,43 @@ class RemoteInputs:
 
     def write(self, inputs: RoundInputs) -> Sent | None:
         """Writes the leaves of steps that have a place; the rest, or None where there is none."""
+        return self._write(None, inputs)
+
+    def write_rows(self, rows: Sequence[int], inputs: RoundInputs) -> Sent | None:
+        """As ``write``, for what these rows alone are given, in this order."""
+        return self._write(rows, inputs)
+
+    def _write(self, rows: Sequence[int] | None, inputs: RoundInputs) -> Sent | None:
         given = inputs.given
         if given is None:
             return None
         if isinstance(given, GivenColumns):
-            return self._write_columns(given)
+            return self._write_columns(rows, given)
         if given.is_reset:
             return given
         rest = [
-            None if row is None else self._write_row(number, row, given.masks) for number, row in enumerate(given.rows)
+            None if row is None else self._write_row(number if rows is None else rows[number], row, own)
+            for number, (row, own) in enumerate(zip(given.rows, given.masks or repeat(None), strict=False))
         ]
         if given.masks is None and all(row is None for row in rest):
             return None
         return GivenRows(rest, given.masks, False)
 
-    def _write_columns(self, given: GivenColumns) -> GivenColumns | None:
+    def _write_columns(self, rows: Sequence[int] | None, given: GivenColumns) -> GivenColumns | None:
         placed = self._placed[0]
         rest = []
         for key, value in zip(*given, strict=True):
             place = placed.get(key)
             if place is None:
                 rest.append((key, value))
-            else:
+            elif rows is None:
                 place.copy_(value.detach())
+            else:
+                place[rows] = value.detach().to(place.device)
         return GivenColumns(tuple(key for key, _ in rest), [value for _, value in rest]) if rest else None
 
-    def _write_row(
-        self, number: int, row: TensorDictBase, masks: Sequence[torch.Tensor | None] | None
-    ) -> TensorDictBase | None:
-        if masks is not None and masks[number] is not None:  # its own batch shows what the caller has: all of it
+    def _write_row(self, number: int, row: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase | None:
+        if mask is not None:  # its own batch shows what the caller has: all of it
             return row
         placed = self._placed[number]
         for key, place in placed.items():

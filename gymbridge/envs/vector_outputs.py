@@ -17,6 +17,7 @@ import torch
 from gymbridge.engine.conform import as_array, casting
 from gymbridge.engine.layout import Leaf
 from gymbridge.errors import EnvOutputError
+from gymbridge.reward_dtypes import block_dtype_of_reward
 from gymbridge.spaces.naming import SpaceLeaf, SpaceTree
 from gymbridge.specs._bridge import array_of
 
@@ -139,14 +140,16 @@ def rewards_of(value: Any, num_envs: int, dtype: torch.dtype) -> torch.Tensor:
         tensor([[1.0000],
                 [2.5000]])
     """
+    given = value
     if not isinstance(value, torch.Tensor):
         array = as_array("reward", value if not hasattr(value, "__array__") else np.asarray(value), "numbers")
         if array.dtype.kind not in "biuf":
             raise EnvOutputError(f"reward: got dtype {array.dtype}, expected numbers")
-        value = torch.from_numpy(np.array(array))
+        with np.errstate(over="ignore"):  # a reward that is too large is inf, as natively
+            value = torch.from_numpy(array.astype(block_dtype_of_reward(dtype)))
     if value.shape != (num_envs,):
         raise EnvOutputError(f"reward: got shape {tuple(value.shape)}, expected ({num_envs},)")
-    rewards: torch.Tensor = value.detach().to(dtype, copy=True)
+    rewards: torch.Tensor = value.detach().to(dtype, copy=given is value)
     return rewards.unsqueeze(-1)
 
 

@@ -12,7 +12,7 @@ from engines import Engine
 from tensordict import TensorDict
 from zoo import CountingEnv
 
-from gymbridge.envs import GymEnv
+from gymbridge.envs import GymEnv, check_env_specs
 from gymbridge.errors import EnvOutputError
 from gymbridge.specs import Composite, NonTensor, Unbounded
 
@@ -73,6 +73,17 @@ def test_those_that_are_not_named_are_left_out(engine: Engine) -> None:
         env = engine.make(CountingEnv, info=Composite(t=Unbounded((), dtype=torch.int64)))
         td = env.rand_step(env.reset())
     assert set(td["next", "info"].keys(True, True)) == {"t", ("_mask", "t")}
+
+
+def test_the_spec_of_what_an_env_returns_names_the_same_entries(engine: Engine) -> None:
+    """With its masks, as it stands in the env's observation spec."""
+    spec = GymEnv(CountingEnv, info=INFOS).observation_spec["info"]
+    env = engine.make(CountingEnv, info=spec)
+    row = env.full_observation_spec["info"]
+    assert (row[0] if env.batch_size else row) == spec
+    td = env.rand_step(env.reset())
+    assert td["next", "info", "_mask", "t"].all()
+    check_env_specs(env)
 
 
 def test_auto_finds_those_of_an_episodes_end_too(engine: Engine) -> None:
@@ -168,10 +179,15 @@ def test_an_entry_that_does_not_fit_names_env_key_got_and_expected(engine: Engin
         ("all", TypeError, "info: got 'all', expected None, 'auto' or a Composite"),
         (Composite(shape=torch.Size([2])), ValueError, r"info: got batch shape \[2\]"),
         (Composite(_mask=Unbounded(())), ValueError, "info: got the key '_mask'"),
+        (
+            Composite(t=Unbounded(()), _mask=Composite(u=Unbounded((), dtype=torch.bool))),
+            ValueError,
+            "info: got the key '_mask'",
+        ),
         (Composite(x=NonTensor((2,))), ValueError, r"info: x has the batch shape \[2\]"),
         (Composite(x=Unbounded((), dtype=torch.bfloat16)), TypeError, "info: x has dtype torch.bfloat16"),
     ],
-    ids=["a number", "a word", "a batch", "_mask", "non-tensor", "bfloat16"],
+    ids=["a number", "a word", "a batch", "_mask", "_mask of others", "non-tensor", "bfloat16"],
 )
 def test_what_is_no_spec_of_infos_is_refused(engine: Engine, info: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):

@@ -1039,6 +1039,27 @@ def test_there_and_back_again() -> None:
             assert one.tolist() == other.tolist()
 
 
+class Rewarding(CountingEnv):
+    """Rewards just over the middle between two numbers: by way of float32 they are the middle."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, (1 + 2**-11 if action == 0 else 1 + 2**-8) + 2**-40, *rest
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_rewards_are_rounded_as_natively(dtype: torch.dtype) -> None:
+    ours = from_vector_env(gym.vector.SyncVectorEnv([Rewarding] * 2), reward_dtype=dtype)
+    native = SerialEnv(2, lambda: GymEnv(Rewarding, reward_dtype=dtype))
+    rewards = []
+    for env in (ours, native):
+        td = env.reset().set("action", torch.tensor([0, 1]))
+        rewards.append(env.step(td)["next", "reward"])
+        env.close()
+    assert rewards[0].dtype is dtype
+    assert rewards[0].equal(rewards[1])
+
+
 # ---------------------------------------------------------------- faults and misuse
 
 

@@ -40,11 +40,12 @@ from __future__ import annotations
 from gymbridge.engine.workers.process import WorkerProcess
 from gymbridge.engine.workers.start import StartMethod, default_method, start_worker
 from gymbridge.engine.workers.surroundings import Surroundings
-from gymbridge.engine.workers.wake import WakeEnd, WakeGroup
+from gymbridge.engine.workers.wake import ReadyEnds, WakeEnd, WakeGroup
 from gymbridge.engine.workers.worker_main import Job, WorkerSide
 
 __all__ = [
     "Job",
+    "ReadyEnds",
     "StartMethod",
     "Surroundings",
     "WakeEnd",

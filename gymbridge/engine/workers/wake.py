@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Sequence
+from contextlib import suppress
 from time import perf_counter
 
 from gymbridge.engine.workers.descriptors import close_all
 
-__all__ = ["LOOK_SECONDS", "WakeEnd", "WakeGroup", "wake_pipes"]
+__all__ = ["LOOK_SECONDS", "ReadyEnds", "WakeEnd", "WakeGroup", "wake_pipes"]
 
 LOOK_SECONDS = 50e-6
 """How long a look lasts at most."""
@@ -166,6 +167,20 @@ class WakeEnd:
                 raise EOFError(_GONE)
         return self.take(start)
 
+    def is_ready(self, timeout: float | None = 0.0) -> bool:
+        """Whether a byte is there, or the other side gone, now or within ``timeout`` seconds; takes nothing."""
+        return bool(self._poll.poll(None if timeout is None else timeout * 1e3))
+
+    def take_ready(self) -> int:
+        """The byte that is there, as :meth:`is_ready` has found.
+
+        Raises:
+            EOFError: the other side is gone.
+        """
+        if not self._has_byte():
+            raise EOFError(_GONE)
+        return self.take(perf_counter())
+
     @property
     def announced(self) -> bool:
         """Does shared memory say that there is a byte that has not been taken?"""
@@ -206,7 +221,7 @@ class WakeEnd:
 
     def _has_byte(self) -> bool:
         """Asked again once the other side is known to be dead: it may have sent its last byte between two looks."""
-        return any(descriptor == self._read for descriptor, _ in self._poll.poll(0))
+        return self._read in dict(self._poll.poll(0))
 
     def close(self) -> None:
         """Closes both ends: the other side finds end-of-file. A second call does nothing."""
@@ -318,6 +333,55 @@ class WakeGroup:
                 pending.discard(index)
             if perf_counter() > end_of_look:
                 return
+
+
+class ReadyEnds:
+    """Tells which of several workers have answered, or died, without taking their bytes: an interrupt loses none.
+
+    Args:
+        ends: this side's end of each; they stay their owners'.
+
+    Example:
+        >>> pairs = [wake_pipes() for _ in range(3)]
+        >>> theirs = [WakeEnd(*descriptors) for _, descriptors in pairs]
+        >>> ready = ReadyEnds([ours for ours, _ in pairs])
+        >>> ready.watch(0), ready.watch(2)
+        (None, None)
+        >>> theirs[1].wake(), theirs[2].wake()
+        (None, None)
+        >>> ready.wait()
+        {2}
+        >>> ready.forget(2)
+        >>> ready.wait(timeout=0)
+        set()
+    """
+
+    def __init__(self, ends: Sequence[WakeEnd]):
+        self._ends = ends
+        self._poll = select.poll()
+        self._index: dict[int, int] = {}
+
+    def watch(self, index: int) -> None:
+        """Has waits look at a worker, until ``forget``."""
+        end = self._ends[index]
+        for descriptor in (end.fileno(), end.sentinel):
+            if descriptor >= 0:
+                self._index[descriptor] = index
+                self._poll.register(descriptor, _READABLE)
+
+    def forget(self, index: int) -> None:
+        """Has waits look at a worker no more; also where none does."""
+        end = self._ends[index]
+        for descriptor in (end.fileno(), end.sentinel):
+            if descriptor in self._index:
+                with suppress(KeyError):  # an interrupt has come between the two lines of `watch`
+                    self._poll.unregister(descriptor)
+                del self._index[descriptor]
+
+    def wait(self, timeout: float | None = None) -> set[int]:
+        """The watched workers that are ready once one of them is, or none where none is after ``timeout`` seconds."""
+        ready = self._poll.poll(None if timeout is None else max(0.0, timeout * 1e3))
+        return {self._index[descriptor] for descriptor, _ in ready}
 
 
 def wake_pipes() -> tuple[WakeEnd, tuple[int, int]]:

@@ -88,12 +88,13 @@ class ParallelEnv(BatchedEnvBase):
         >>> env.close()
     """
 
-    def __new__(cls, num_envs: Any = None, create_env_fn: Any = None, **options: Any) -> Any:
+    def __new__(cls, num_envs: Any = None, create_env_fn: Any = None, **options: Any) -> Self:
         """A ``SerialEnv`` where there is one env and that is asked for."""
         given = options.get("num_workers") if num_envs is None else num_envs
         if options.get("serial_for_single") and given == 1:
             of_workers = {*_CONFIGURABLE, "use_buffers", "num_workers", "serial_for_single"}
-            return SerialEnv(1, create_env_fn, **{key: own for key, own in options.items() if key not in of_workers})
+            left = {key: own for key, own in options.items() if key not in of_workers}
+            return SerialEnv(1, create_env_fn, **left)  # type: ignore[return-value]  # Any would be what editors see
         return super().__new__(cls)
 
     def __init__(
@@ -142,7 +143,7 @@ class ParallelEnv(BatchedEnvBase):
         )
 
     @classmethod
-    def make_parallel(cls, *args: Any, num_envs: int | None = None, **options: Any) -> Any:
+    def make_parallel(cls, *args: Any, num_envs: int | None = None, **options: Any) -> Self:
         """A batch, from ``(create_env_fn, num_envs=N)`` or ``(N, create_env_fn)``; the options are the class's.
 
         Raises:

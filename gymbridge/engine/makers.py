@@ -13,7 +13,7 @@ import gymnasium as gym
 from gymbridge.engine.failures import mark_error
 from gymbridge.engine.gym_host import close_all
 
-__all__ = ["EnvMaker", "make_all"]
+__all__ = ["EnvMaker", "as_env_fns", "make_all"]
 
 
 class EnvMaker:
@@ -65,6 +65,22 @@ def _maker_of(pickled: bytes) -> EnvMaker:
 def _is_env(source: Any) -> bool:
     """Whether it is an env, of gymnasium or a TensorDict one, rather than something that makes one."""
     return not isinstance(source, type) and hasattr(source, "reset") and hasattr(source, "step")
+
+
+def as_env_fns(makers: Any) -> Any:
+    """What a vector env is given to make its envs of; a lone maker, which cannot be gone through, is refused.
+
+    Raises:
+        TypeError: no iterable.
+    """
+    try:
+        iter(makers)
+    except TypeError:
+        raise TypeError(
+            f"env_fns: got {reprlib.repr(makers)} of type {type(makers).__name__}, expected a list of callables, one "
+            f"for each env"
+        ) from None
+    return makers
 
 
 def make_all(makers: Iterable[Callable[[], Any]], *kinds: type, first: int = 0) -> list[Any]:

@@ -81,6 +81,8 @@ class VectorEnvTraits(NamedTuple):
     """What it returns is the caller's own."""
     resets_again: bool = False
     """An env whose episode has ended is reset by the next step even after a ``reset`` of all."""
+    entries_of_ends: frozenset[str] = frozenset()
+    """Infos that a wrapper adds about the episode that has ended, also where the others are the next one's already."""
 
 
 class GymVectorEnv(OneCallAtATime, EnvBase):
@@ -130,6 +132,12 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
         self._about_to_reset = np.zeros(num_envs, np.bool_)
         # first observations and infos of the envs that it reset in the step that ended their episodes
         self._begun: Columns = []
+        self._columns_of_ends = [
+            2 * at + part
+            for at, leaf in enumerate(options.host.info_leaves)
+            for part in (0, 1)  # the entry and its mask
+            if leaf.key[0] in traits.entries_of_ends
+        ]
         self._seeds: list[int | None] = [None] * num_envs
         self._take_apart_spaces()
 
@@ -335,14 +343,17 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
                 f"final_obs: missing in the infos of a step in which envs {np.flatnonzero(ended).tolist()} ended, "
                 f"expected it from {self.env}, whose autoreset_mode is {self.autoreset_mode.value!r}"
             )
-        observations = columns[: self._num_observations]
+        observations, infos_of_ends = columns[: self._num_observations], columns[self._num_observations :]
         one_each = isinstance(finals, list) or (isinstance(finals, np.ndarray) and finals.dtype.hasobject)
         batch = None if one_each else self._observations(finals)
         final_infos = self._infos(_entry_of(infos, "final_info"))
+        for at in self._columns_of_ends:
+            final_infos[at] = infos_of_ends[at]
+            self._begun[self._num_observations + at] = _nothing_like(infos_of_ends[at])
         for row in np.flatnonzero(ended).tolist():
             values = self._observations.row_of(finals[row]) if batch is None else [column[row] for column in batch]
             put_row(observations, row, values)
-            put_row(columns[self._num_observations :], row, [column[row] for column in final_infos])
+            put_row(infos_of_ends, row, [column[row] for column in final_infos])
 
     def _entries(self, columns: Columns) -> list[Any]:
         return [
@@ -431,6 +442,11 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
 
 def _copied(columns: Columns) -> Columns:
     return [column.clone() if isinstance(column, torch.Tensor) else column.copy() for column in columns]
+
+
+def _nothing_like(column: Any) -> npt.NDArray[Any]:
+    """A column of an entry that no env has."""
+    return np.full_like(column, None if column.dtype.hasobject else 0)
 
 
 def _entry_of(infos: Any, key: str) -> Any:

@@ -9,7 +9,6 @@ from gymnasium import vector as gymnasium_vector
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.wrappers import vector as wrappers
 
-from gymbridge.envs.base import EnvBase
 from gymbridge.envs.gym_face import GymFaceOptions
 from gymbridge.envs.inputs import DeviceLike
 from gymbridge.envs.vector_env import GymVectorEnv, VectorEnvTraits
@@ -34,7 +33,7 @@ def from_vector_env(
     categorical_action_encoding: bool = True,
     info: Composite | None = None,
     reward_dtype: torch.dtype = torch.float32,
-) -> EnvBase:
+) -> GymVectorEnv:
     """A gymnasium vector env as a TensorDict env of batch size ``[N]``.
 
     Specs are those of the single spaces, keys as :class:`~gymbridge.envs.GymEnv` has them. Where the vector env honours
@@ -58,13 +57,20 @@ def from_vector_env(
             step resets it again. None: known of gymnasium's and our vector envs, and of gymnasium's wrappers around
             them; False for others. What keeps statistics of whole episodes and loses them in a masked reset
             (``NormalizeReward``, ``NormalizeObservation``; ``RecordEpisodeStatistics`` over gymnasium's own) counts as
-            one that ignores masks, unless the mode is ``DISABLED``; so does gymnasium's ``AsyncVectorEnv`` of mode
-            ``NEXT_STEP`` with ``shared_memory=False``, which resets again.
+            one that ignores masks, unless the mode is ``DISABLED``, where nothing else resets one env and the
+            statistics are wrong, as in gymnasium; so does gymnasium's ``AsyncVectorEnv`` of mode ``NEXT_STEP`` with
+            ``shared_memory=False``, which resets again.
         device: device of what is returned; None for the CPU, without a device on the TensorDicts.
         categorical_action_encoding: discrete actions are int64 numbers; with False, one-hot vectors.
         info: None drops the infos. A ``Composite`` of specs without a batch names those to keep: leaves under
-            ``"info"``, with a bool ``[N]`` under ``("info", "_mask")`` that says which envs have the entry.
+            ``"info"``, with a bool ``[N]`` under ``("info", "_mask")`` that says which envs have the entry. At the end
+            of an episode they are those of the end: with ``SAME_STEP`` what stands in ``final_info``, and what
+            ``RecordEpisodeStatistics`` adds.
         reward_dtype: dtype of the reward ``[N, 1]``.
+
+    Returns:
+        An :class:`~gymbridge.envs.EnvBase`, with the vector env at ``env``. Public attributes of the vector env
+        (``render``, ``np_random``, ``call`` …) are attributes of it too.
 
     Raises:
         TypeError: no vector env, or an ``info`` or ``reward_dtype`` of another type.
@@ -87,11 +93,9 @@ def from_vector_env(
         raise TypeError(
             f"vector_env: got {vector_env!r} of type {type(vector_env).__name__}, expected a gymnasium.vector.VectorEnv"
         )
-    if isinstance(info, str):
-        raise TypeError(
-            f"info: got {info!r}, expected None or a Composite of the entries to keep: finding them would step the "
-            f"vector env"
-        )
+    if info is not None and not isinstance(info, Composite):  # 'auto' is GymEnv's, which makes another env to find them
+        why = ": finding them would step the vector env" if isinstance(info, str) else ""
+        raise TypeError(f"info: got {info!r}, expected None or a Composite of the entries to keep{why}")
     options = GymFaceOptions(
         categorical_action_encoding=categorical_action_encoding, info_spec=info, reward_dtype=reward_dtype
     )
@@ -149,6 +153,11 @@ def _traits(vector_env: VectorEnv[Any, Any, Any], mode: AutoresetMode, told: boo
         takes_seeds=known and passes_on and engine_runs_it,
         gives_own=known and not around and bool(getattr(base, "copy", False)),
         resets_again=resets_again,
+        entries_of_ends=frozenset(
+            getattr(layer, "_stats_key", "episode")
+            for layer in around
+            if isinstance(layer, wrappers.RecordEpisodeStatistics)
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from gymbridge.engine.calls import exclusive
 from gymbridge.engine.gym_host import GymEnvDescription
+from gymbridge.engine.makers import as_env_fns
 from gymbridge.engine.parallel import ParallelEngine, usable_cores
 from gymbridge.engine.workers import StartMethod
 from gymbridge.errors import CallTimeoutError
@@ -110,7 +111,7 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
         self.daemon = daemon
         self.max_concurrency = max_concurrency
         method = _start_method(context)
-        num_workers = _number_of_workers(num_workers, max_concurrency, len(env_fns))
+        num_workers = _number_of_workers(num_workers, max_concurrency, len(as_env_fns(env_fns)))
         super().__init__(
             lambda options: ParallelEngine(
                 env_fns,

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 
 from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.engine.local import LocalEngine
-from gymbridge.engine.makers import make_all
+from gymbridge.engine.makers import as_env_fns, make_all
 from gymbridge.vector.engine_vector_env import OF_THE_BLOCK, ActType, EngineVectorEnv, ObservationMode, ObsType
 from gymbridge.vector.output import make_output
 
@@ -71,7 +71,7 @@ class SyncVectorEnv(
     ):
         self.env_fns = env_fns
         super().__init__(
-            lambda options: LocalEngine(make_all(env_fns, gym.Env), options),
+            lambda options: LocalEngine(make_all(as_env_fns(env_fns), gym.Env), options),
             copy=copy,
             observation_mode=observation_mode,
             autoreset_mode=autoreset_mode,

@@ -486,10 +486,17 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
 def _require_env(env: Any) -> None:
     """Refuses what cannot be such a vector env."""
     if not isinstance(env, EnvBase):
-        raise TypeError(f"env: got {env!r} of type {type(env).__name__}, expected a batched EnvBase")
+        hint = "; of a vector env, from_vector_env makes a TensorDict env" if isinstance(env, VectorEnv) else ""
+        raise TypeError(f"env: got {env!r} of type {type(env).__name__}, expected a batched EnvBase{hint}")
     name = type(env).__name__
     if len(env.batch_size) != 1 or not env.batch_size[0]:
-        raise ValueError(f"env: got {name} of batch size {[*env.batch_size]}, expected one batch dim, [N]")
+        hint = "" if env.batch_size else ", which SerialEnv(N, maker) and ParallelEnv(N, maker) have"
+        raise ValueError(f"env: got {name} of batch size {[*env.batch_size]}, expected one batch dim, [N]{hint}")
+    if isinstance(env, GymVectorEnv) and env.autoreset_mode is AutoresetMode.NEXT_STEP and not env.partial_reset:
+        raise ValueError(
+            f"env: got from_vector_env(...) of {env.env}, expected that vector env itself: its TensorDict env has dead "
+            f"steps, which this class knows nothing of"
+        )
 
 
 def _require_mode(env: EnvBase, mode: AutoresetMode) -> None:

@@ -18,7 +18,7 @@ from vector_classes import BOTH, travels
 
 from gymbridge.engine.contract import env_faults
 from gymbridge.errors import EnvOutputError
-from gymbridge.vector import SyncVectorEnv
+from gymbridge.vector import SyncVectorEnv, make_vec
 
 travels(sys.modules[__name__])
 
@@ -545,3 +545,18 @@ def test_actions_with_empty_groups(cls: Any, space: spaces.Space, actions: Any, 
     envs.step(actions)
     for calls in envs.get_attr("calls"):
         assert_same(calls[-1], ("step", each))
+
+
+# ---------------------------------------------------------------- make_vec
+
+
+def test_make_vec_runs_envs_over_the_engine_unless_told_otherwise() -> None:
+    """gymnasium has CartPole's own vector class; with None we have it too."""
+    without_a_mode = "SyncVectorEnv" if sys.platform == "win32" else "AsyncVectorEnv"
+    for options, cls in (({}, without_a_mode), ({"vectorization_mode": None}, "CartPoleVectorEnv")):
+        envs = make_vec("CartPole-v1", 2, **options)
+        assert type(envs).__name__ == cls
+        envs.close()
+    envs = gym.make_vec("CartPole-v1", 2)
+    assert type(envs).__name__ == "CartPoleVectorEnv"
+    envs.close()

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from vector_classes import BOTH, CLASSES, travels
 
 from gymbridge.errors import EnvOutputError
-from gymbridge.vector import SyncVectorEnv
+from gymbridge.vector import AsyncVectorEnv, SyncVectorEnv
 
 travels(sys.modules[__name__])
 
@@ -483,6 +483,12 @@ def test_an_exception_that_refuses_attributes_in_its_own_way_still_comes_out() -
             raise LookupError(name)
 
     raised_by(Closed("broken"), 1)
+
+
+@pytest.mark.parametrize("cls", [SyncVectorEnv, AsyncVectorEnv])
+def test_one_maker_in_place_of_a_list(cls: Any) -> None:
+    with pytest.raises(TypeError, match=r"env_fns: got <.*, expected a list of callables, one for each env"):
+        cls(lambda: PlannedEnv(Plan(BOX)))
 
 
 @pytest.mark.parametrize("maker", ["CartPole-v1", 3, None], ids=str)

@@ -855,24 +855,42 @@ def test_a_wrapper_that_gives_tensors() -> None:
     assert_equal(*results)
 
 
-@pytest.mark.parametrize("of_ours", [True, False])
-def test_recorded_statistics_are_those_of_the_episodes(of_ours: bool) -> None:
-    """Length and return of each episode, over masked resets and dead steps alike."""
-    vector_env: Any = (SyncVectorEnv if of_ours else gym.vector.SyncVectorEnv)(MAKERS)
-    kept = Composite({("episode", "l"): Unbounded((), dtype=torch.int64), ("episode", "r"): Unbounded(())})
-    env = from_vector_env(vector_wrappers.RecordEpisodeStatistics(vector_env), info=kept)
+@pytest.mark.parametrize("key", ["episode", "own"])
+@pytest.mark.parametrize("in_lists", [False, True])
+@pytest.mark.parametrize(
+    ("of_ours", "mode"),
+    [
+        (True, NEXT_STEP),
+        (False, NEXT_STEP),
+        # older wrappers count the first step of an episode as none
+        *(pytest.param(*case, marks=pytest.mark.newest_gymnasium) for case in [(True, SAME_STEP), (False, SAME_STEP)]),
+        pytest.param(True, DISABLED, marks=pytest.mark.newest_gymnasium),
+    ],
+)
+def test_recorded_statistics_are_those_of_the_episodes(
+    of_ours: bool, mode: AutoresetMode, in_lists: bool, key: str
+) -> None:
+    """Length and return of each episode stand at its end, over masked resets, dead steps and SAME_STEP alike."""
+    vector_env: Any = (SyncVectorEnv if of_ours else gym.vector.SyncVectorEnv)(MAKERS, autoreset_mode=mode)
+    vector_env = vector_wrappers.RecordEpisodeStatistics(vector_env, stats_key=key)
+    if in_lists:
+        vector_env = vector_wrappers.DictInfoToList(vector_env)
+    kept = Composite({(key, "l"): Unbounded((), dtype=torch.int64), (key, "r"): Unbounded(())})
+    env = from_vector_env(vector_env, info=kept)
     for row, lengths in enumerate(LENGTHS):
         own = valid_transitions(env.rollout(30, policy, break_when_any_done=False)[row])
+        assert not own["info", "_mask", key, "l"].any()
+        assert not own["info", key, "l"].any()
         ended = own["next", "done"][:, 0]
-        assert torch.equal(own["next", "info", "_mask", "episode", "l"], ended)
-        assert set(own["next", "info", "episode", "l"][ended].tolist()) == set(lengths)
+        assert torch.equal(own["next", "info", "_mask", key, "l"], ended)
+        assert set(own["next", "info", key, "l"][ended].tolist()) == set(lengths)
         returns, total = [], 0.0
         for reward, end in zip(own["next", "reward"][:, 0].tolist(), ended.tolist(), strict=True):
             total += reward
             if end:
                 returns.append(total)
                 total = 0.0
-        assert own["next", "info", "episode", "r"][ended].tolist() == pytest.approx(returns)
+        assert own["next", "info", key, "r"][ended].tolist() == pytest.approx(returns)
 
 
 def test_specs_are_those_of_the_outermost_wrapper() -> None:
@@ -999,6 +1017,17 @@ def test_there_and_back_again_needs_a_mode_that_steps_no_ended_env() -> None:
     env.close()
 
 
+@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.value)
+def test_there_is_no_way_back_with_dead_steps(mode: AutoresetMode) -> None:
+    """No mode that one error proposes is refused by the next."""
+    env = from_vector_env(cart_poles(2))
+    with pytest.raises(
+        ValueError, match=r"env: got from_vector_env\(...\) of CartPoleVectorEnv.*, expected that vector"
+    ):
+        TensorDictVectorEnv(env, autoreset_mode=mode)
+    env.close()
+
+
 def test_there_and_back_again() -> None:
     """The gymnasium face of what was one."""
     back = TensorDictVectorEnv(from_vector_env(gym.vector.SyncVectorEnv(MAKERS)), autoreset_mode=SAME_STEP)
@@ -1079,8 +1108,9 @@ def test_misuse() -> None:
     vector_env = gym.vector.SyncVectorEnv(MAKERS)
     with pytest.raises(TypeError, match="info: got 'auto'"):
         from_vector_env(vector_env, info="auto")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="info: got 3"):
-        from_vector_env(vector_env, info=3)  # type: ignore[arg-type]
+    for no_specs in (3, {"prob": Unbounded(())}):
+        with pytest.raises(TypeError, match=r"(?s)info: got .*, expected None or a Composite"):  # and no 'auto'
+            from_vector_env(vector_env, info=no_specs)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="reward_dtype: got"):
         from_vector_env(vector_env, reward_dtype=torch.int64)
     with pytest.raises(TypeError, match="reset_mask: got 1, expected True, False or None"):

@@ -613,7 +613,9 @@ def test_an_action_that_a_cast_would_change_is_refused() -> None:
 def test_envs_and_options_that_are_refused() -> None:
     with pytest.raises(TypeError, match="env: got 3 of type int, expected a batched EnvBase"):
         TensorDictVectorEnv(3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"env: got GymEnv of batch size \[\], expected one batch dim"):
+    with pytest.raises(TypeError, match="of type SyncVectorEnv, expected a batched EnvBase; of a vector env, from_vec"):
+        TensorDictVectorEnv(SyncVectorEnv(makers(Plan(BOX), 2)))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"env: got GymEnv of batch size \[\], expected one batch dim, .*SerialEnv"):
         TensorDictVectorEnv(GymEnv("CartPole-v1"))
     with pytest.raises(ValueError, match="output: got 'jax'"):
         TensorDictVectorEnv(Countdown(), output="jax")  # type: ignore[arg-type]

@@ -220,7 +220,7 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
             else "is not known to honour masks"
         )
         raise ValueError(
-            f"_reset: got a mask for envs {rows}, expected {expected}: {self.env} {why}. If it honours "
+            f"_reset: got envs {rows} to reset alone, expected {expected}: {self.env} {why}. If it honours "
             f"options['reset_mask'], from_vector_env(..., reset_mask=True) says so"
         )
 

@@ -349,7 +349,7 @@ def test_masks_of_an_env_with_dead_steps(make: Callable[[Makers], gym.vector.Vec
     root = env.reset()
     _, root = env.step_and_maybe_reset(policy(root))
     for mask in (mask_of(True, False, False), mask_of(True, False, True)):
-        with pytest.raises(ValueError, match=r"_reset: got a mask for envs \[0\], expected a reset of all"):
+        with pytest.raises(ValueError, match=r"_reset: got envs \[0\] to reset alone, expected a reset of all"):
             env.reset(root.copy().set("_reset", mask))
     for mask in (mask_of(False, False, True), mask_of(False, False, False)):
         again = env.reset(root.copy().set("_reset", mask))
@@ -407,7 +407,7 @@ def test_same_step_without_masks() -> None:
     env = from_vector_env(vector_env)
     root = env.step_mdp(env.step(policy(env.reset())))
     env.set_seed(4)
-    with pytest.raises(ValueError, match=r"_reset: got a mask for envs \[0\], expected envs whose episode ended"):
+    with pytest.raises(ValueError, match=r"_reset: got envs \[0\] to reset alone, expected envs whose episode ended"):
         env.reset(root.copy().set("_reset", mask_of(True, False, True)))
     root = env.reset(root.set("_reset", mask_of(False, False, True)))
     assert root["observation"][2, :2].tolist() == [1, 0]

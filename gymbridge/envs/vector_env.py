@@ -436,4 +436,6 @@ def _entry_of(infos: Any, key: str) -> Any:
     """An entry of infos; where each env has a dict of its own, a list with that of each."""
     if isinstance(infos, Mapping):
         return infos.get(key)
+    if infos is None:
+        return None
     return [info.get(key) if isinstance(info, Mapping) else None for info in infos]

@@ -68,7 +68,10 @@ class ObservationColumns:
     def row_of(self, observation: Any) -> list[Any]:
         """The leaves of one env's observation, as :func:`put_row` takes them."""
         parts = self._flatten(observation)
-        arrays = [array_of(part) if isinstance(part, torch.Tensor) else part for part in parts]
+        arrays = [
+            _array_of(leaf.name, part) if isinstance(part, torch.Tensor) and leaf.is_array else part
+            for leaf, part in zip(self._batches, parts, strict=True)
+        ]
         return [check(array) for check, array in zip(self._row_checks, arrays, strict=True)]
 
     def _flatten(self, observation: Any) -> list[Any]:
@@ -83,6 +86,7 @@ class ObservationColumns:
         if not leaf.is_array:
             return self._objects(leaf, part)
         if isinstance(part, torch.Tensor):
+            _require_data(leaf.name, part)
             if part.shape == leaf.shape and part.dtype is _torch_dtype(leaf.dtype):
                 return part.detach() if self._are_own else part.detach().clone()
             part = array_of(part)
@@ -108,6 +112,19 @@ def _batch_of(leaf: SpaceLeaf, num_envs: int) -> SpaceLeaf:
     if leaf.is_array:
         batch.shape = (num_envs, *leaf.shape)
     return batch
+
+
+def _require_data(name: str, tensor: torch.Tensor) -> None:
+    """Refuses a tensor whose numbers do not lie in memory one after the other."""
+    if tensor.is_meta or tensor.layout is not torch.strided:
+        raise EnvOutputError(
+            f"{name}: got a tensor of {tensor.layout} on device {str(tensor.device)!r}, expected a dense one with data"
+        )
+
+
+def _array_of(name: str, tensor: torch.Tensor) -> Array:
+    _require_data(name, tensor)
+    return array_of(tensor)
 
 
 def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
@@ -143,7 +160,13 @@ def rewards_of(value: Any, num_envs: int, dtype: torch.dtype) -> torch.Tensor:
         array = as_array("reward", value if not hasattr(value, "__array__") else np.asarray(value), "numbers")
         if array.dtype.kind not in "biuf":
             raise EnvOutputError(f"reward: got dtype {array.dtype}, expected numbers")
-        value = torch.from_numpy(np.array(array))
+        # torch has neither long doubles nor the other byte order
+        value = torch.from_numpy(
+            np.array(array, np.float64 if array.dtype.char == "g" else array.dtype.newbyteorder("="))
+        )
+    _require_data("reward", value)
+    if value.is_complex():
+        raise EnvOutputError(f"reward: got dtype {value.dtype}, expected numbers without an imaginary part")
     if value.shape != (num_envs,):
         raise EnvOutputError(f"reward: got shape {tuple(value.shape)}, expected ({num_envs},)")
     rewards: torch.Tensor = value.detach().to(dtype, copy=True)
@@ -160,7 +183,7 @@ def flags_of(name: str, value: Any, num_envs: int) -> Mask:
         >>> flags_of("terminated", [0, 1], 2)
         array([False,  True])
     """
-    array = array_of(value) if isinstance(value, torch.Tensor) else np.asarray(value)
+    array = _array_of(name, value) if isinstance(value, torch.Tensor) else np.asarray(value)
     if array.shape != (num_envs,) or array.dtype.kind not in "biu":
         raise EnvOutputError(f"{name}: got shape {array.shape} and {array.dtype}, expected ({num_envs},) and bool")
     return array.astype(np.bool_)
@@ -190,7 +213,8 @@ class InfoColumns:
         """The columns of a batch; None has no entries.
 
         Raises:
-            EnvOutputError: an entry has another shape than its leaf, or a dtype that the leaf's cannot hold.
+            EnvOutputError: an entry has another shape than its leaf, or a dtype that the leaf's cannot hold; a mask has
+                another shape; or infos are neither a mapping nor one an env.
         """
         columns: Columns = []
         for leaf in self._leaves:
@@ -217,12 +241,18 @@ class InfoColumns:
         value = infos
         for depth, part in enumerate(key):
             if not isinstance(value, Mapping):
-                return self._find_in_rows(value, key[depth:], present)
+                if value is None:
+                    return None, np.zeros(self._num_envs, np.bool_)
+                return self._find_in_rows(".".join(("info", *key[:depth])), value, key[depth:], present)
             mask = value.get(f"_{part}")
             if part not in value:
                 return None, np.zeros(self._num_envs, np.bool_)
             if mask is not None:
-                present = present & np.asarray(mask, np.bool_)
+                given = np.asarray(mask, np.bool_)
+                if given.shape not in ((), present.shape):
+                    name = ".".join(("info", *key[:depth], f"_{part}"))
+                    raise EnvOutputError(f"{name}: got shape {given.shape}, expected {present.shape}")
+                present = present & given
             value = value[part]
         if not hasattr(value, "__len__") or isinstance(value, (Mapping, str)) or len(value) != self._num_envs:
             raise EnvOutputError(
@@ -230,11 +260,14 @@ class InfoColumns:
             )
         return value, present
 
-    def _find_in_rows(self, infos: Any, key: Sequence[str], present: Mask) -> tuple[list[Any], Mask]:
+    def _find_in_rows(self, name: str, infos: Any, key: Sequence[str], present: Mask) -> tuple[list[Any], Mask]:
         """The same where each env has a dict of its own."""
-        rows = [None] * self._num_envs
-        if isinstance(infos, (Sequence, np.ndarray)) and not isinstance(infos, str) and len(infos) == self._num_envs:
-            rows = [_inside(info, key) for info in infos]
+        is_one_each = isinstance(infos, Sequence) or (isinstance(infos, np.ndarray) and infos.ndim > 0)
+        if not is_one_each or isinstance(infos, str) or len(infos) != self._num_envs:
+            raise EnvOutputError(
+                f"{name}: got {reprlib.repr(infos)}, expected a dict, or one for each of {self._num_envs}"
+            )
+        rows = [_inside(info, key) for info in infos]
         return rows, present & np.array([row is not None for row in rows], np.bool_)
 
 
@@ -249,7 +282,7 @@ def _as_entry(leaf: Leaf, value: Any) -> Any:
     if leaf.dtype.hasobject:
         return value.copy() if isinstance(value, np.ndarray) else value
     name = f"info.{'.'.join(leaf.key)}"
-    given = array_of(value) if isinstance(value, torch.Tensor) else as_array(name, value, f"shape {leaf.shape}")
+    given = _array_of(name, value) if isinstance(value, torch.Tensor) else as_array(name, value, f"shape {leaf.shape}")
     if given.shape != leaf.shape or not np.can_cast(given.dtype, leaf.dtype, "same_kind"):
         raise EnvOutputError(
             f"{name}: got shape {given.shape} and dtype {given.dtype}, expected {leaf.shape} and {leaf.dtype}"

@@ -761,6 +761,7 @@ def test_what_a_vector_env_gives_against_its_spaces_is_told_by_name() -> None:
         (np.zeros((2, 2)), r"info\.speed: got shape \(2,\)"),
         (["a", "b"], r"info\.speed: got"),
         (3.0, r"info\.speed: got 3\.0, expected one for each of 2"),
+        ([torch.zeros((), device="meta")] * 2, r"info\.speed: got a tensor of torch\.strided on device 'meta'"),
     ):
         env = from_vector_env(Batched(info=info), info=Composite(speed=Unbounded((), dtype=torch.float32)))
         td = env.rand_action(env.reset())
@@ -796,10 +797,31 @@ class Odd(Batched):
         ("reward", ["a", "b"], "reward: got"),
         ("terminated", np.zeros(3, np.bool_), r"terminated: got shape \(3,\)"),
         ("truncated", [0.5, 1.0], "truncated: got shape"),
+        ("observation", {"x": torch.zeros(2, 1, device="meta")}, r"x: got a tensor of torch\.strided on device 'meta'"),
+        ("observation", {"x": torch.zeros(2, 1).to_sparse()}, r"x: got a tensor of torch\.sparse_coo"),
+        (
+            "reward",
+            torch.ones(2, dtype=torch.complex64),
+            r"reward: got dtype torch\.complex64, expected numbers without",
+        ),
+        ("reward", torch.ones(2).to_sparse(), r"reward: got a tensor of torch\.sparse_coo"),
+        ("terminated", torch.zeros(2, dtype=torch.bool, device="meta"), "terminated: got a tensor of"),
+        ("infos", 3, r"info: got 3, expected a dict, or one for each of 2"),
+        ("infos", [{"speed": 1.0}], r"info: got \[\{'speed': 1\.0\}\], expected a dict, or one for each of 2"),
+        (
+            "infos",
+            {"speed": np.ones(2), "_speed": np.array([True])},
+            r"info\._speed: got shape \(1,\), expected \(2,\)",
+        ),
+        (
+            "infos",
+            {"speed": np.ones(2), "_speed": np.ones(3, bool)},
+            r"info\._speed: got shape \(3,\), expected \(2,\)",
+        ),
     ],
 )
 def test_outputs_that_do_not_fit(name: str, value: Any, told: str) -> None:
-    env = from_vector_env(Odd(name, value))
+    env = from_vector_env(Odd(name, value), info=Composite(speed=Unbounded(())))
     td = env.rand_action(env.reset())
     with pytest.raises(EnvOutputError, match=told):
         env.step(td)
@@ -816,6 +838,11 @@ def test_outputs_of_other_kinds_that_fit() -> None:
         assert env.step(env.rand_action(env.reset()))["next", "x"].tolist() == [[3], [3]]
     env = from_vector_env(Odd("reward", torch.tensor([1, 2])))
     assert env.step(env.rand_action(env.reset()))["next", "reward"].tolist() == [[1], [2]]
+    for reward in (np.array([1, 2], ">f8"), np.array([1, 2], np.longdouble), np.array([1, 2], ">i2")):
+        env = from_vector_env(Odd("reward", reward))
+        assert env.step(env.rand_action(env.reset()))["next", "reward"].tolist() == [[1], [2]]
+    env = from_vector_env(Odd("infos", None), info=Composite(speed=Unbounded(())))
+    assert env.step(env.rand_action(env.reset()))["next", "info", "_mask", "speed"].tolist() == [False, False]
     env = from_vector_env(Odd("truncated", torch.tensor([1, 0])))
     td = env.rand_action(env.reset())
     with pytest.raises(EnvOutputError, match="final_obs: missing"):

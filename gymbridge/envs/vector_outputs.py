@@ -34,12 +34,11 @@ class ObservationColumns:
     Args:
         tree: the observation space of one env.
         num_envs: ``N``.
-        are_own: what the vector env returns is the caller's own, and need not be copied.
 
     Example:
         >>> from gymnasium.spaces import Box
         >>> from gymbridge.spaces.naming import observation_tree
-        >>> columns = ObservationColumns(observation_tree(Box(-1, 1, (1,))), 2, False)
+        >>> columns = ObservationColumns(observation_tree(Box(-1, 1, (1,))), 2)
         >>> columns(np.zeros((2, 1)))
         [array([[0.],
                [0.]], dtype=float32)]
@@ -48,22 +47,25 @@ class ObservationColumns:
         gymbridge.errors.EnvOutputError: observation: got shape (3, 1), expected (2, 1)
     """
 
-    def __init__(self, tree: SpaceTree, num_envs: int, are_own: bool):
+    def __init__(self, tree: SpaceTree, num_envs: int):
         self._tree = tree
         self._num_envs = num_envs
-        self._are_own = are_own
         self._batches = [_batch_of(leaf, num_envs) for leaf in tree.leaves]
         self._checks = [casting(leaf) for leaf in self._batches]
         self._row_checks = [casting(leaf) for leaf in tree.leaves]
 
-    def __call__(self, observation: Any) -> Columns:
+    def __call__(self, observation: Any, are_own: bool = False) -> Columns:
         """The columns of a batch.
+
+        Args:
+            observation: of the batch.
+            are_own: its arrays are the caller's own, and need not be copied.
 
         Raises:
             EnvOutputError: an item is missing, or a leaf has another shape, or a dtype that its own cannot hold.
         """
         parts = self._flatten(observation)
-        return [self._column(at, part) for at, part in enumerate(parts)]
+        return [self._column(at, part, are_own) for at, part in enumerate(parts)]
 
     def row_of(self, observation: Any) -> list[Any]:
         """The leaves of one env's observation, as :func:`put_row` takes them."""
@@ -81,16 +83,16 @@ class ObservationColumns:
             told = error.args[0]
             raise EnvOutputError(told if told.startswith("observation") else f"observation: {told}") from error
 
-    def _column(self, at: int, part: Any) -> Column:
+    def _column(self, at: int, part: Any, are_own: bool) -> Column:
         leaf = self._batches[at]
         if not leaf.is_array:
             return self._objects(leaf, part)
         if isinstance(part, torch.Tensor):
             _require_data(leaf.name, part)
             if part.shape == leaf.shape and part.dtype is _torch_dtype(leaf.dtype):
-                return part.detach() if self._are_own else part.detach().clone()
+                return part.detach() if are_own else part.detach().clone()
             part = array_of(part)
-        if self._are_own and type(part) is np.ndarray and part.dtype == leaf.dtype and part.shape == leaf.shape:
+        if are_own and type(part) is np.ndarray and part.dtype == leaf.dtype and part.shape == leaf.shape:
             return part if part.flags.writeable else part.copy()
         if not isinstance(part, np.ndarray) and hasattr(part, "__array__"):  # an array of another library
             part = np.asarray(part)

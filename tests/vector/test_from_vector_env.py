@@ -602,6 +602,41 @@ def test_results_are_the_callers_own(make: Make, mode: AutoresetMode) -> None:
     env.close()
 
 
+KNOWN = [gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv, SyncVectorEnv, AsyncVectorEnv]
+
+
+@pytest.mark.parametrize("cls", KNOWN)
+def test_copy_of_the_vector_env_may_be_set_later(cls: Any) -> None:
+    """What it returns is the caller's own with ``copy`` alone."""
+    vector_env = cls(MAKERS)
+    env = from_vector_env(vector_env)
+    root = env.reset()
+    kept: list[tuple[TensorDictBase, TensorDictBase]] = []
+    for copied in (False, False, True, True, False, False):
+        vector_env.copy = copied
+        td, root = env.step_and_maybe_reset(policy(root.clone()))
+        kept += [(td, td.clone()), (root, root.clone())]
+    for got, was in kept:
+        assert_equal(got, was)
+    env.close()
+
+
+@pytest.mark.parametrize("cls", KNOWN)
+@pytest.mark.parametrize("wrap", [lambda env: env, vector_wrappers.RecordEpisodeStatistics])
+def test_the_mode_of_the_vector_env_is_not_to_be_set_later(cls: Any, wrap: Any) -> None:
+    """Its ends would be taken for what they no longer are."""
+    vector_env = cls(MAKERS)
+    env = from_vector_env(wrap(vector_env))
+    td = policy(env.reset())
+    vector_env.autoreset_mode = SAME_STEP
+    for call in (lambda: env.step(td), lambda: env.step_and_maybe_reset(td), env.reset):
+        with pytest.raises(ValueError, match=r"autoreset_mode: got <AutoresetMode\.SAME_STEP: 'SameStep'>, expected <"):
+            call()
+    vector_env.autoreset_mode = NEXT_STEP
+    env.step(td)
+    env.close()
+
+
 def test_torch_output_of_ours_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     vector_env = SyncVectorEnv(MAKERS, output="torch")
     env = from_vector_env(vector_env)

@@ -254,7 +254,7 @@ class GymHost(FollowsPaths):
                         entries = self._next.checked_info(info)
                         if self._warn_of_unknown_infos:  # where warnings are errors, this is a check too
                             self._warn_of_unknown(row, info)
-                    elif records is not None and (info or type(info) is not dict):
+                    elif records is not None and (type(info) is not dict or info):
                         form = records.put(row, OF_STEP, info)
                         if not form:
                             info = snapshot(info)
@@ -309,7 +309,7 @@ class GymHost(FollowsPaths):
             if self._warn_of_unknown_infos:
                 self._warn_of_unknown(row, info)
             self._root.write_info(row, entries)
-        elif self._records is not None and (info or type(info) is not dict):
+        elif self._records is not None and (type(info) is not dict or info):
             form = self._records.put(row, OF_RESET, info)
             if form:
                 self._records.numbers[2 * row + OF_RESET] = form

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from gymbridge.engine.block import Block
-from gymbridge.engine.codes import RowState, Source
+from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.gym_host import close_all
 from gymbridge.engine.host import IN_BLOCK, NOTHING, Host, Inputs, RemoteHostOptions, Report
@@ -193,7 +193,22 @@ class _Service:
         steps = {row: value for row, value in news.steps.items() if sendable(row, value)}
         resets = {row: value for row, value in news.resets.items() if sendable(row, value)}
         objects = [each for each in news.objects if sendable(each[2], each[3])]
+        lost = {(section, row) for section, _, row, _ in news.objects} - {(each[0], each[2]) for each in objects}
+        lost |= {("next", row) for row in news.steps.keys() - steps.keys()}
+        lost |= {("root", row) for row in news.resets.keys() - resets.keys()}
+        for section, row in lost:
+            self._lose(section, row - self._first_row)
         return RoundNews(steps, resets, errors, objects)
+
+    def _lose(self, section: str, row: int) -> None:
+        """Has a row show what it would if its env had raised in its step (``next``) or in its reset (``root``)."""
+        block = self._block
+        if section == "next":
+            for key in (("reward",), ("terminated",), ("truncated",)):
+                if key in block.next:
+                    block.next[key][row] = 0
+        elif block.op[row] == Op.STEP_MAYBE_RESET:
+            block.source[row] = Source.NEXT
 
     # ---------------------------------------------------------------- what is asked beside rounds
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
 __all__ = ["valid_transitions"]
 
@@ -13,7 +13,8 @@ def valid_transitions(tensordict: TensorDictBase) -> TensorDictBase:
 
     A vector env that resets its envs itself, in the step after an episode's end, has a dead step there: the action did
     nothing, and ``next`` is the first observation of another episode. :func:`gymbridge.vector.from_vector_env` marks it
-    with a False at ``("next", "valid")``. A TensorDict without that leaf has no dead steps, and all of it is returned.
+    with a False at ``("next", "valid")``. A TensorDict without that leaf, or a part of a
+    lazy stack without it, has no dead steps, and all of it is returned.
 
     Args:
         tensordict: stepped TensorDicts ``[*B]``, ``[N, T]`` of a rollout for example.
@@ -36,15 +37,26 @@ def valid_transitions(tensordict: TensorDictBase) -> TensorDictBase:
     """
     if not isinstance(tensordict, TensorDictBase):
         raise TypeError(f"got {tensordict!r} of type {type(tensordict).__name__}, expected a TensorDict")
-    if tensordict.get("next", None) is None:
+    following = tensordict.get("next", None)
+    if following is None:
         raise KeyError(f"next: missing, expected what a step returned; got the keys {[*tensordict.keys()]}")
-    valid = tensordict.get(("next", "valid"), None)
-    batch_size = tensordict.batch_size
+    picked: TensorDictBase = tensordict[_valid(following, tensordict.batch_size)]
+    return picked
+
+
+def _valid(following: object, batch_size: torch.Size) -> torch.Tensor:
+    """Which transitions are steps of an env, bool ``[*B]``."""
+    valid = following.get("valid", None) if isinstance(following, TensorDictBase) else None
+    if valid is None and isinstance(following, LazyStackedTensorDict):  # of which some may have the leaf and some not
+        dim = following.stack_dim
+        rows = [_valid(row, batch_size[:dim] + batch_size[dim + 1 :]) for row in following.tensordicts]
+        return torch.stack(rows, dim)
     if valid is None:
-        valid = torch.ones(batch_size, dtype=torch.bool, device=tensordict.device)
+        device = following.device if isinstance(following, TensorDictBase) else None
+        return torch.ones(batch_size, dtype=torch.bool, device=device)
     is_mask = isinstance(valid, torch.Tensor) and valid.dtype is torch.bool
     if not is_mask or valid.shape not in (batch_size, (*batch_size, 1)):
         got = f"{[*valid.shape]} and {valid.dtype}" if isinstance(valid, torch.Tensor) else type(valid).__name__
         raise ValueError(f"next.valid: got {got}, expected bool of shape {[*batch_size, 1]}")
-    picked: TensorDictBase = tensordict[valid.reshape(batch_size)]
-    return picked
+    mask: torch.Tensor = valid.reshape(batch_size)
+    return mask

@@ -78,7 +78,7 @@ class VectorEnvTraits(NamedTuple):
     takes_seeds: bool = False
     """``reset`` takes a list of seeds, one an env."""
     gives_own: bool = False
-    """What it returns is the caller's own."""
+    """What it returns is the caller's own where its attribute ``copy`` is true, which may be set at any time."""
     resets_again: bool = False
     """An env whose episode has ended is reset by the next step even after a ``reset`` of all."""
     entries_of_ends: frozenset[str] = frozenset()
@@ -110,6 +110,7 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
         self.env = vector_env
         self.autoreset_mode = traits.autoreset_mode
         self._traits = traits
+        self._mode_of_env = getattr(vector_env.unwrapped, "autoreset_mode", None)
         self._options = options
         num_envs = vector_env.num_envs
         super().__init__(device=device, batch_size=(num_envs,))
@@ -146,7 +147,7 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
         num_envs, infos_kept = self.numel(), self._options.host.info_leaves
         space, action_space = self.env.single_observation_space, self.env.single_action_space
         tree, observations = observation_tree(space), self.full_observation_spec
-        self._observations = ObservationColumns(tree, num_envs, self._traits.gives_own)
+        self._observations = ObservationColumns(tree, num_envs)
         self._infos = InfoColumns(infos_kept, num_envs)
         infos = [Leaf(("info", *leaf.key), leaf.shape, leaf.dtype) for leaf in infos_kept]
         leaves = [Leaf(leaf.key, leaf.shape, leaf.dtype) for leaf in tree.leaves]
@@ -254,8 +255,22 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
             begun[:] = False
         return begun
 
+    @property
+    def _gives_own(self) -> bool:
+        return self._traits.gives_own and bool(self.env.copy)  # type: ignore[attr-defined]  # which these envs have
+
+    def _require_mode(self) -> None:
+        """Refuses to go on where the vector env no longer does at an episode's end what it did."""
+        mode = getattr(self.env.unwrapped, "autoreset_mode", None)
+        if mode is not self._mode_of_env and mode != self._mode_of_env:
+            raise ValueError(
+                f"autoreset_mode: got {mode!r}, expected {self._mode_of_env!r}, which {self.env} had when "
+                f"from_vector_env was called; make another env of it"
+            )
+
     def _reset_now(self, picked: Mask, seed: Any, options: Mapping[str, Any] | None, by_mask: bool) -> Columns:
         """Has the vector env reset the envs; by a mask also where all of them ended at once."""
+        self._require_mode()
         kwargs: dict[str, Any] = {} if options is None else {"options": dict(options)}
         if not picked.all():
             self._require_maskable(picked)
@@ -267,7 +282,7 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
             kwargs["seed"] = seed
         try:
             observation, infos = self.env.reset(**kwargs)
-            columns = [*self._observations(observation), *self._infos(infos)]
+            columns = [*self._observations(observation, self._gives_own), *self._infos(infos)]
         except BaseException:
             self._states[:] = _FAILED
             raise
@@ -308,6 +323,7 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
             states = self._states.tobytes()
             rows = [row for row, state in enumerate(states) if state]
             raise ResetNeeded(f"{why_not_stepped(states, rows)}: reset them before they are stepped")
+        self._require_mode()
         dead = self._about_to_reset.copy()
         ops = np.where(dead, _RESET, _STEP).astype(np.uint8).tobytes()
         parts = [tuple(part) if part.dtype.hasobject else part for part in self._actions(tensordict, ops)]
@@ -317,7 +333,7 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
             terminations = flags_of("terminated", terminated, self.numel())
             truncations = flags_of("truncated", truncated, self.numel())
             ended = terminations | truncations
-            columns = [*self._observations(observation), *self._infos(infos)]
+            columns = [*self._observations(observation, self._gives_own), *self._infos(infos)]
             if self._resets_itself and ended.any():
                 self._begun = _copied(columns)
                 self._put_finals(columns, infos, ended)
@@ -453,4 +469,6 @@ def _entry_of(infos: Any, key: str) -> Any:
     """An entry of infos; where each env has a dict of its own, a list with that of each."""
     if isinstance(infos, Mapping):
         return infos.get(key)
+    if infos is None:
+        return None
     return [info.get(key) if isinstance(info, Mapping) else None for info in infos]

@@ -35,12 +35,11 @@ class ObservationColumns:
     Args:
         tree: the observation space of one env.
         num_envs: ``N``.
-        are_own: what the vector env returns is the caller's own, and need not be copied.
 
     Example:
         >>> from gymnasium.spaces import Box
         >>> from gymbridge.spaces.naming import observation_tree
-        >>> columns = ObservationColumns(observation_tree(Box(-1, 1, (1,))), 2, False)
+        >>> columns = ObservationColumns(observation_tree(Box(-1, 1, (1,))), 2)
         >>> columns(np.zeros((2, 1)))
         [array([[0.],
                [0.]], dtype=float32)]
@@ -49,27 +48,33 @@ class ObservationColumns:
         gymbridge.errors.EnvOutputError: observation: got shape (3, 1), expected (2, 1)
     """
 
-    def __init__(self, tree: SpaceTree, num_envs: int, are_own: bool):
+    def __init__(self, tree: SpaceTree, num_envs: int):
         self._tree = tree
         self._num_envs = num_envs
-        self._are_own = are_own
         self._batches = [_batch_of(leaf, num_envs) for leaf in tree.leaves]
         self._checks = [casting(leaf) for leaf in self._batches]
         self._row_checks = [casting(leaf) for leaf in tree.leaves]
 
-    def __call__(self, observation: Any) -> Columns:
+    def __call__(self, observation: Any, are_own: bool = False) -> Columns:
         """The columns of a batch.
+
+        Args:
+            observation: of the batch.
+            are_own: its arrays are the caller's own, and need not be copied.
 
         Raises:
             EnvOutputError: an item is missing, or a leaf has another shape, or a dtype that its own cannot hold.
         """
         parts = self._flatten(observation)
-        return [self._column(at, part) for at, part in enumerate(parts)]
+        return [self._column(at, part, are_own) for at, part in enumerate(parts)]
 
     def row_of(self, observation: Any) -> list[Any]:
         """The leaves of one env's observation, as :func:`put_row` takes them."""
         parts = self._flatten(observation)
-        arrays = [array_of(part) if isinstance(part, torch.Tensor) else part for part in parts]
+        arrays = [
+            _array_of(leaf.name, part) if isinstance(part, torch.Tensor) and leaf.is_array else part
+            for leaf, part in zip(self._batches, parts, strict=True)
+        ]
         return [check(array) for check, array in zip(self._row_checks, arrays, strict=True)]
 
     def _flatten(self, observation: Any) -> list[Any]:
@@ -79,15 +84,16 @@ class ObservationColumns:
             told = error.args[0]
             raise EnvOutputError(told if told.startswith("observation") else f"observation: {told}") from error
 
-    def _column(self, at: int, part: Any) -> Column:
+    def _column(self, at: int, part: Any, are_own: bool) -> Column:
         leaf = self._batches[at]
         if not leaf.is_array:
             return self._objects(leaf, part)
         if isinstance(part, torch.Tensor):
+            _require_data(leaf.name, part)
             if part.shape == leaf.shape and part.dtype is as_torch_dtype(leaf.dtype):
-                return part.detach() if self._are_own else part.detach().clone()
+                return part.detach() if are_own else part.detach().clone()
             part = array_of(part)
-        if self._are_own and type(part) is np.ndarray and part.dtype == leaf.dtype and part.shape == leaf.shape:
+        if are_own and type(part) is np.ndarray and part.dtype == leaf.dtype and part.shape == leaf.shape:
             return part if part.flags.writeable else part.copy()
         if not isinstance(part, np.ndarray) and hasattr(part, "__array__"):  # an array of another library
             part = np.asarray(part)
@@ -109,6 +115,19 @@ def _batch_of(leaf: SpaceLeaf, num_envs: int) -> SpaceLeaf:
     if leaf.is_array:
         batch.shape = (num_envs, *leaf.shape)
     return batch
+
+
+def _require_data(name: str, tensor: torch.Tensor) -> None:
+    """Refuses a tensor whose numbers do not lie in memory one after the other."""
+    if tensor.is_meta or tensor.layout is not torch.strided:
+        raise EnvOutputError(
+            f"{name}: got a tensor of {tensor.layout} on device {str(tensor.device)!r}, expected a dense one with data"
+        )
+
+
+def _array_of(name: str, tensor: torch.Tensor) -> Array:
+    _require_data(name, tensor)
+    return array_of(tensor)
 
 
 def put_row(columns: Columns, row: int, values: Sequence[Any]) -> None:
@@ -143,6 +162,9 @@ def rewards_of(value: Any, num_envs: int, dtype: torch.dtype) -> torch.Tensor:
             raise EnvOutputError(f"reward: got dtype {array.dtype}, expected numbers")
         with np.errstate(over="ignore"):  # a reward that is too large is inf, as natively
             value = torch.from_numpy(array.astype(block_dtype_of_reward(dtype)))
+    _require_data("reward", value)
+    if value.is_complex():
+        raise EnvOutputError(f"reward: got dtype {value.dtype}, expected numbers without an imaginary part")
     if value.shape != (num_envs,):
         raise EnvOutputError(f"reward: got shape {tuple(value.shape)}, expected ({num_envs},)")
     rewards: torch.Tensor = value.detach().to(dtype, copy=given is value)
@@ -159,7 +181,7 @@ def flags_of(name: str, value: Any, num_envs: int) -> Mask:
         >>> flags_of("terminated", [0, 1], 2)
         array([False,  True])
     """
-    array = array_of(value) if isinstance(value, torch.Tensor) else np.asarray(value)
+    array = _array_of(name, value) if isinstance(value, torch.Tensor) else np.asarray(value)
     if array.shape != (num_envs,) or array.dtype.kind not in "biu":
         raise EnvOutputError(f"{name}: got shape {array.shape} and {array.dtype}, expected ({num_envs},) and bool")
     return array.astype(np.bool_)
@@ -189,7 +211,8 @@ class InfoColumns:
         """The columns of a batch; None has no entries.
 
         Raises:
-            EnvOutputError: an entry has another shape than its leaf, or a dtype that the leaf's cannot hold.
+            EnvOutputError: an entry has another shape than its leaf, or a dtype that the leaf's cannot hold; a mask has
+                another shape; or infos are neither a mapping nor one an env.
         """
         columns: Columns = []
         for leaf in self._leaves:
@@ -216,12 +239,18 @@ class InfoColumns:
         value = infos
         for depth, part in enumerate(key):
             if not isinstance(value, Mapping):
-                return self._find_in_rows(value, key[depth:], present)
+                if value is None:
+                    return None, np.zeros(self._num_envs, np.bool_)
+                return self._find_in_rows(".".join(("info", *key[:depth])), value, key[depth:], present)
             mask = value.get(f"_{part}")
             if part not in value:
                 return None, np.zeros(self._num_envs, np.bool_)
             if mask is not None:
-                present = present & np.asarray(mask, np.bool_)
+                given = np.asarray(mask, np.bool_)
+                if given.shape not in ((), present.shape):
+                    name = ".".join(("info", *key[:depth], f"_{part}"))
+                    raise EnvOutputError(f"{name}: got shape {given.shape}, expected {present.shape}")
+                present = present & given
             value = value[part]
         if not hasattr(value, "__len__") or isinstance(value, (Mapping, str)) or len(value) != self._num_envs:
             raise EnvOutputError(
@@ -229,11 +258,14 @@ class InfoColumns:
             )
         return value, present
 
-    def _find_in_rows(self, infos: Any, key: Sequence[str], present: Mask) -> tuple[list[Any], Mask]:
+    def _find_in_rows(self, name: str, infos: Any, key: Sequence[str], present: Mask) -> tuple[list[Any], Mask]:
         """The same where each env has a dict of its own."""
-        rows = [None] * self._num_envs
-        if isinstance(infos, (Sequence, np.ndarray)) and not isinstance(infos, str) and len(infos) == self._num_envs:
-            rows = [_inside(info, key) for info in infos]
+        is_one_each = isinstance(infos, Sequence) or (isinstance(infos, np.ndarray) and infos.ndim > 0)
+        if not is_one_each or isinstance(infos, str) or len(infos) != self._num_envs:
+            raise EnvOutputError(
+                f"{name}: got {reprlib.repr(infos)}, expected a dict, or one for each of {self._num_envs}"
+            )
+        rows = [_inside(info, key) for info in infos]
         return rows, present & np.array([row is not None for row in rows], np.bool_)
 
 
@@ -248,7 +280,7 @@ def _as_entry(leaf: Leaf, value: Any) -> Any:
     if leaf.dtype.hasobject:
         return value.copy() if isinstance(value, np.ndarray) else value
     name = f"info.{'.'.join(leaf.key)}"
-    given = array_of(value) if isinstance(value, torch.Tensor) else as_array(name, value, f"shape {leaf.shape}")
+    given = _array_of(name, value) if isinstance(value, torch.Tensor) else as_array(name, value, f"shape {leaf.shape}")
     if given.shape != leaf.shape or not np.can_cast(given.dtype, leaf.dtype, "same_kind"):
         raise EnvOutputError(
             f"{name}: got shape {given.shape} and dtype {given.dtype}, expected {leaf.shape} and {leaf.dtype}"

@@ -51,7 +51,8 @@ def from_vector_env(
 
     Args:
         vector_env: the vector env, ours, gymnasium's or your own, with or without wrappers. Its spaces are those of the
-            outermost wrapper. It is closed with the env, and must not be reset or stepped directly.
+            outermost wrapper. It is closed with the env, and must not be reset or stepped directly, nor given another
+            ``autoreset_mode``, which the next call refuses; its ``copy`` may be set.
         autoreset_mode: for a vector env that does not say it at ``metadata["autoreset_mode"]``.
         reset_mask: whether ``reset(options={"reset_mask": mask})`` resets what the mask picks and nothing else, and no
             step resets it again. None: known of gymnasium's and our vector envs, and of gymnasium's wrappers around
@@ -151,7 +152,7 @@ def _traits(vector_env: VectorEnv[Any, Any, Any], mode: AutoresetMode, told: boo
         mode,
         takes_reset_mask=(honoured and _survive_masks(around, base, mode)) if told is None else told,
         takes_seeds=known and passes_on and engine_runs_it,
-        gives_own=known and not around and bool(getattr(base, "copy", False)),
+        gives_own=known and not around and hasattr(base, "copy"),
         resets_again=resets_again,
         entries_of_ends=frozenset(
             getattr(layer, "_stats_key", "episode")

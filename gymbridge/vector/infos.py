@@ -7,6 +7,7 @@ dtype widens to hold what later envs give, and entries that no array holds toget
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -52,11 +53,12 @@ def add_info(infos: dict[str, Any], info: Mapping[str, Any], index: int, num_env
                 entry = _boxed(entry, mask)
                 entry[index] = value
         elif isinstance(entry, dict):
-            entry = _boxed_dicts(entry, mask)
+            entry = _boxed_dicts(entry, mask, num_envs)
             entry[index] = value
         else:
             entry = _put(_empty(value, num_envs) if entry is None else entry, value, index, mask)
-        mask[index] = True
+        with suppress(TypeError, ValueError):  # an entry of an env's own, in the mask's place, that takes no bools
+            mask[index] = True
         infos[key], infos[mask_key] = entry, mask
 
 
@@ -85,7 +87,7 @@ def _empty(value: Any, num_envs: int) -> npt.NDArray[Any]:
     return _boxes(num_envs)
 
 
-def _put(array: npt.NDArray[Any], value: Any, index: int, mask: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+def _put(array: npt.NDArray[Any], value: Any, index: int, mask: Any) -> npt.NDArray[Any]:
     """The array with the value in its place: the same array where it holds the value, else one that does."""
     if type(value) in _PLAIN and array.ndim == 1 and array.dtype == _PLAIN[type(value)] and _fits(value):
         array[index] = value
@@ -138,25 +140,33 @@ def _boxes(num_envs: int) -> npt.NDArray[Any]:
     return np.full(num_envs, None, object)
 
 
-def _boxed(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+def _boxed(array: npt.NDArray[Any], mask: Any) -> npt.NDArray[Any]:
     """An object array with the rows of ``array`` that the mask has."""
     boxes = _boxes(len(array))
-    for row in np.flatnonzero(mask):
-        boxes[row] = array[row]
+    for row in range(len(array)):
+        if _has(mask, row):
+            boxes[row] = array[row]
     return boxes
 
 
-def _boxed_dicts(entries: Mapping[str, Any], mask: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+def _boxed_dicts(entries: Mapping[str, Any], mask: Any, num_envs: int) -> npt.NDArray[Any]:
     """An object array with each env's own dict, taken out of the batch's nested entries."""
-    boxes = _boxes(len(mask))
-    for row in np.flatnonzero(mask):
-        boxes[row] = _row_of(entries, int(row))
+    boxes = _boxes(num_envs)
+    for row in range(num_envs):
+        if _has(mask, row):
+            boxes[row] = _row_of(entries, row)
     return boxes
+
+
+def _has(mask: Any, row: int) -> bool:
+    """Whether a mask has a row; an entry of an env's own may stand in its place."""
+    given = mask.get(row) if isinstance(mask, dict) else mask[row]
+    return bool(given) if isinstance(given, (bool, np.bool_, int, float, complex, np.number)) else given is not None
 
 
 def _row_of(entries: Mapping[str, Any], row: int) -> dict[str, Any]:
     return {
         key: _row_of(value, row) if isinstance(value, dict) else value[row]
         for key, value in entries.items()
-        if f"_{key}" in entries and entries[f"_{key}"][row]
+        if f"_{key}" in entries and _has(entries[f"_{key}"], row)
     }

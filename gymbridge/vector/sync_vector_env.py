@@ -9,6 +9,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
 from gymbridge.engine.gym_host import GymEnvDescription
+from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.local import LocalEngine
 from gymbridge.engine.makers import as_env_fns, make_all
 from gymbridge.vector.engine_vector_env import OF_THE_BLOCK, ActType, EngineVectorEnv, ObservationMode, ObsType
@@ -111,3 +112,4 @@ class SyncVectorEnv(
             for key, array in rows.items():
                 section[key][...] = array
         block.state[:], block.source[:] = states, sources
+        forget_infos(block, range(self.num_envs))  # their forms are known to the host of the one copied

@@ -120,6 +120,24 @@ def test_a_bad_info_leaf_leaves_the_row_as_it_was() -> None:
     assert engine.block.state[0] == RowState.FAILED
 
 
+@pytest.mark.parametrize("info", [None, [], [1], np.zeros(0), np.zeros(2), "x"], ids=repr)
+def test_an_info_that_is_no_dict_is_told_as_such(info: Any) -> None:
+    """In a step and in a reset, also one that has no truth value."""
+    options = GymHostOptions.for_gymnasium(np.dtype(np.float64))
+    engine = engine_of(Plan(BOX, lengths=(1,), reset_infos=({}, {})), options=options)
+    told = f"info: got {info!r} of type {type(info).__name__}, expected a dict"
+    for method, op in (("step", STEP), ("reset", RESET)):
+        run(engine, RESET)
+        env = engine.envs[0]
+        given = getattr(env, method)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(env, method, lambda *args, given=given, **kwargs: (*given(*args, **kwargs)[:-1], info))
+            report = run(engine, op)
+        assert isinstance(report.errors[0], EnvOutputError)
+        assert str(report.errors[0]) == told
+        assert engine.block.state[0] == RowState.FAILED
+
+
 def test_an_unknown_info_entry_is_warned_of_once() -> None:
     plan = Plan(BOX, lengths=(9,), step_infos=({"x": 1.5, "a": {"b": np.zeros(2, int), "c": 1}, "new": 2},))
     options = GymHostOptions(info_leaves=INFO_LEAVES, warn_of_unknown_infos=True)

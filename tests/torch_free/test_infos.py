@@ -160,3 +160,22 @@ def test_a_complex_entry_widens_without_a_warning() -> None:
 def test_an_entry_that_has_the_name_of_a_mask(infos: list[Any]) -> None:
     """The two share one array, as in gymnasium."""
     assert_same(ours(infos), theirs(copy.deepcopy(infos)))
+
+
+@pytest.mark.parametrize(
+    ("in_the_masks_place", "first", "second"),
+    [
+        (np.ones((2, 3)), 1.5, "x"),
+        (np.arange(4), np.zeros(2), np.zeros(3)),
+        ({"c": 1}, 1, {"b": 2}),
+        ({"c": 1}, {"b": 2}, 1),
+        (np.zeros(2, [("a", "i4"), ("b", "f8")]), {"b": 2}, "x"),
+        (np.array(1, "M8[s]"), np.zeros(2), 3),
+    ],
+    ids=repr,
+)
+def test_no_entry_in_a_masks_place_ends_a_run(in_the_masks_place: Any, first: Any, second: Any) -> None:
+    """Nor costs it what other envs have under the key of the mask."""
+    batch = ours([{"_a": in_the_masks_place}, {"a": first}, {"a": second}])["a"]
+    assert batch.dtype == object
+    assert [np.asarray(value).tolist() for value in batch[1:]] == [np.asarray(own).tolist() for own in (first, second)]

@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import waiting_envs
+from agreement import assert_same
 from gymnasium.error import ResetNeeded
 from vector_classes import travels
 from waiting_envs import ActingEnv, acting, closed_envs
@@ -119,6 +121,51 @@ def test_an_info_that_cannot_be_pickled_fails_its_env_alone(four: AsyncVectorEnv
     infos = four.last_partial()[-1]  # type: ignore[index]
     assert infos["_failed"].tolist() == [False, True, False, False]
     assert infos["_huge"].tolist() == [False, False, False, True]
+
+
+class _GivesALock(gym.Env[Any, Any]):
+    """Ends in each step; the info of the step, or of the resets after the first, is what fails or has a lock in it."""
+
+    observation_space, action_space = gym.spaces.Box(0, 9, (1,)), gym.spaces.Discrete(2)
+
+    def __init__(self, where: str, raises: bool):
+        self.where, self.raises = where, raises
+        self.num_resets = 0
+
+    def info(self, where: str) -> dict[str, Any]:
+        if where == self.where and self.raises:
+            raise LookupError("broken")
+        return {"lock": threading.Lock()} if where == self.where else {where: 1}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.num_resets += 1
+        return np.zeros(1, np.float32), self.info("reset") if self.num_resets > 1 else {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.ones(1, np.float32), 2.0, True, False, self.info("step")
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@pytest.mark.parametrize("where", ["step", "reset"])
+def test_what_cannot_be_pickled_leaves_of_its_env_what_an_error_does(where: str, mode: str) -> None:
+    """No reward and no flag of a step that is lost; the step's where it is the reset after it."""
+    shown = []
+    for raises in (False, True):
+        envs = AsyncVectorEnv([partial(_GivesALock, each, raises) for each in (where, "nowhere")], autoreset_mode=mode)
+        envs.reset()
+        try:
+            if (where, mode) == ("reset", "NextStep"):
+                envs.step([0, 0])  # the next step resets
+            with pytest.raises(LookupError if raises else UnpicklableError):
+                envs.step([0, 0])
+            assert envs.last_partial() is not None
+            shown.append(envs.last_partial())
+        finally:
+            envs.close()
+    assert shown[0][-1]["_failed"].tolist() == [True, False]  # type: ignore[index]
+    if where == "step" or mode == "NextStep":  # the env did give an observation here, and where it raised it gave none
+        shown = [(observations[1:], *others) for observations, *others in shown]  # type: ignore[misc]
+    assert_same(*shown)
 
 
 def test_messages_far_larger_than_a_pipe_holds(four: AsyncVectorEnv) -> None:

@@ -305,6 +305,32 @@ def test_a_sync_vector_env_can_be_copied(how: str, copied: bool, mode: Autoreset
     assert [env.times_closed for env in pair[0].envs] == [0, 0, 0]
 
 
+class _GivesItsActionAsInfo(gym.Env[Any, Any]):
+    """An action of 0 gives no info, one from 8 on ends the episode."""
+
+    observation_space, action_space = BOX, spaces.Discrete(10)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(2, np.uint8), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        info: dict[str, Any] = {"action": int(action)} if action else {}
+        return np.zeros(2, np.uint8), 0.0, bool(action >= 8), False, info
+
+
+@pytest.mark.parametrize("how", DUPLICATE)
+@pytest.mark.parametrize("mode", MODES[:2], ids=lambda mode: mode.value)
+@pytest.mark.parametrize("following", [[0, 3], [8, 0], [0, 0]], ids=str)
+def test_a_copy_shows_no_info_of_the_step_before_it(how: str, mode: AutoresetMode, following: list[int]) -> None:
+    """Infos of numbers stay in the block until the next step; what reads them in the copy is new."""
+    envs = SyncVectorEnv([_GivesItsActionAsInfo] * 2, autoreset_mode=mode)
+    envs.reset()
+    assert envs.step([1, 2])[-1]["action"].tolist() == [1, 2]
+    again = DUPLICATE[how](envs)
+    assert_same(again.step(following), envs.step(following))
+    assert_same(again.step([0, 8]), envs.step([0, 8]))
+
+
 def test_a_copy_of_a_closed_vector_env_is_closed() -> None:
     envs = SyncVectorEnv(makers(Plan(BOX), 2))
     envs.close()

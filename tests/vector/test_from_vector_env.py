@@ -602,6 +602,41 @@ def test_results_are_the_callers_own(make: Make, mode: AutoresetMode) -> None:
     env.close()
 
 
+KNOWN = [gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv, SyncVectorEnv, AsyncVectorEnv]
+
+
+@pytest.mark.parametrize("cls", KNOWN)
+def test_copy_of_the_vector_env_may_be_set_later(cls: Any) -> None:
+    """What it returns is the caller's own with ``copy`` alone."""
+    vector_env = cls(MAKERS)
+    env = from_vector_env(vector_env)
+    root = env.reset()
+    kept: list[tuple[TensorDictBase, TensorDictBase]] = []
+    for copied in (False, False, True, True, False, False):
+        vector_env.copy = copied
+        td, root = env.step_and_maybe_reset(policy(root.clone()))
+        kept += [(td, td.clone()), (root, root.clone())]
+    for got, was in kept:
+        assert_equal(got, was)
+    env.close()
+
+
+@pytest.mark.parametrize("cls", KNOWN)
+@pytest.mark.parametrize("wrap", [lambda env: env, vector_wrappers.RecordEpisodeStatistics])
+def test_the_mode_of_the_vector_env_is_not_to_be_set_later(cls: Any, wrap: Any) -> None:
+    """Its ends would be taken for what they no longer are."""
+    vector_env = cls(MAKERS)
+    env = from_vector_env(wrap(vector_env))
+    td = policy(env.reset())
+    vector_env.autoreset_mode = SAME_STEP
+    for call in (lambda: env.step(td), lambda: env.step_and_maybe_reset(td), env.reset):
+        with pytest.raises(ValueError, match=r"autoreset_mode: got <AutoresetMode\.SAME_STEP: 'SameStep'>, expected <"):
+            call()
+    vector_env.autoreset_mode = NEXT_STEP
+    env.step(td)
+    env.close()
+
+
 def test_torch_output_of_ours_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     vector_env = SyncVectorEnv(MAKERS, output="torch")
     env = from_vector_env(vector_env)
@@ -761,6 +796,7 @@ def test_what_a_vector_env_gives_against_its_spaces_is_told_by_name() -> None:
         (np.zeros((2, 2)), r"info\.speed: got shape \(2,\)"),
         (["a", "b"], r"info\.speed: got"),
         (3.0, r"info\.speed: got 3\.0, expected one for each of 2"),
+        ([torch.zeros((), device="meta")] * 2, r"info\.speed: got a tensor of torch\.strided on device 'meta'"),
     ):
         env = from_vector_env(Batched(info=info), info=Composite(speed=Unbounded((), dtype=torch.float32)))
         td = env.rand_action(env.reset())
@@ -796,10 +832,31 @@ class Odd(Batched):
         ("reward", ["a", "b"], "reward: got"),
         ("terminated", np.zeros(3, np.bool_), r"terminated: got shape \(3,\)"),
         ("truncated", [0.5, 1.0], "truncated: got shape"),
+        ("observation", {"x": torch.zeros(2, 1, device="meta")}, r"x: got a tensor of torch\.strided on device 'meta'"),
+        ("observation", {"x": torch.zeros(2, 1).to_sparse()}, r"x: got a tensor of torch\.sparse_coo"),
+        (
+            "reward",
+            torch.ones(2, dtype=torch.complex64),
+            r"reward: got dtype torch\.complex64, expected numbers without",
+        ),
+        ("reward", torch.ones(2).to_sparse(), r"reward: got a tensor of torch\.sparse_coo"),
+        ("terminated", torch.zeros(2, dtype=torch.bool, device="meta"), "terminated: got a tensor of"),
+        ("infos", 3, r"info: got 3, expected a dict, or one for each of 2"),
+        ("infos", [{"speed": 1.0}], r"info: got \[\{'speed': 1\.0\}\], expected a dict, or one for each of 2"),
+        (
+            "infos",
+            {"speed": np.ones(2), "_speed": np.array([True])},
+            r"info\._speed: got shape \(1,\), expected \(2,\)",
+        ),
+        (
+            "infos",
+            {"speed": np.ones(2), "_speed": np.ones(3, bool)},
+            r"info\._speed: got shape \(3,\), expected \(2,\)",
+        ),
     ],
 )
 def test_outputs_that_do_not_fit(name: str, value: Any, told: str) -> None:
-    env = from_vector_env(Odd(name, value))
+    env = from_vector_env(Odd(name, value), info=Composite(speed=Unbounded(())))
     td = env.rand_action(env.reset())
     with pytest.raises(EnvOutputError, match=told):
         env.step(td)
@@ -816,6 +873,11 @@ def test_outputs_of_other_kinds_that_fit() -> None:
         assert env.step(env.rand_action(env.reset()))["next", "x"].tolist() == [[3], [3]]
     env = from_vector_env(Odd("reward", torch.tensor([1, 2])))
     assert env.step(env.rand_action(env.reset()))["next", "reward"].tolist() == [[1], [2]]
+    for reward in (np.array([1, 2], ">f8"), np.array([1, 2], np.longdouble), np.array([1, 2], ">i2")):
+        env = from_vector_env(Odd("reward", reward))
+        assert env.step(env.rand_action(env.reset()))["next", "reward"].tolist() == [[1], [2]]
+    env = from_vector_env(Odd("infos", None), info=Composite(speed=Unbounded(())))
+    assert env.step(env.rand_action(env.reset()))["next", "info", "_mask", "speed"].tolist() == [False, False]
     env = from_vector_env(Odd("truncated", torch.tensor([1, 0])))
     td = env.rand_action(env.reset())
     with pytest.raises(EnvOutputError, match="final_obs: missing"):

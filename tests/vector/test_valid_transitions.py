@@ -77,6 +77,16 @@ def test_lazy_stacks() -> None:
         assert valid_transitions(lazy)["number"].tolist() == expected
 
 
+def test_lazy_stacks_of_which_some_have_the_leaf() -> None:
+    """As of rollouts of two envs, one of them with dead steps: a stack does not show what not all have."""
+    parts = [steps(2, valid=torch.tensor([True, False])), steps(2)]
+    for stack_dim in (0, 1):
+        lazy = LazyStackedTensorDict(*parts, stack_dim=stack_dim)
+        assert valid_transitions(lazy)["number"].tolist() == [0, 0, 1]
+    apart = TensorDict({"next": LazyStackedTensorDict(*(part["next"] for part in parts), stack_dim=0)}, [2, 2])
+    assert valid_transitions(apart)["next", "number"].tolist() == [1, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "told"),
     [

@@ -76,11 +76,14 @@ def casting(leaf: SpaceLeaf) -> Check:
         return snapshot_of_object
     name, shape, dtype = leaf.name, leaf.shape, leaf.dtype
     low, high = _integer_range(leaf)
+    expected = f"an array of shape {shape} and {dtype}"
 
     def check(value: Any) -> Any:
         if type(value) is int and shape == () and low <= value <= high:
             return value
-        array = as_array(name, value, f"an array of shape {shape} and {dtype}")
+        array = as_array(name, value, expected)
+        if array.dtype == dtype and array.shape == shape:
+            return array
         if array.shape != shape:
             raise EnvOutputError(f"{name}: got shape {array.shape}, expected {shape}")
         if np.can_cast(array.dtype, dtype, "same_kind"):

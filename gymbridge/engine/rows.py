@@ -27,6 +27,7 @@ class SectionRows:
         self._tree = tree
         self._checks = [conform(leaf) for leaf in tree.leaves]
         self._put = [_putter(arrays[leaf.key]) for leaf in tree.leaves]
+        self._info_entries = [_info_entry(leaf) for leaf in infos]
         self._infos = [(leaf, arrays[("info", *leaf.key)], arrays[("info", "_mask", *leaf.key)]) for leaf in infos]
 
     def checked(self, observation: Any) -> list[Any]:
@@ -47,7 +48,7 @@ class SectionRows:
 
     def checked_info(self, info: Mapping[str, Any]) -> list[Any]:
         """The entries that are leaves, None for one that the info lacks."""
-        return [_info_entry(leaf, info) for leaf, _, _ in self._infos]
+        return [entry_of(info) for entry_of in self._info_entries]
 
     def write_info(self, row: int, values: Sequence[Any]) -> None:
         """Writes the checked entries of an info; one that is None reads zero, or None where it would be an object."""
@@ -126,27 +127,31 @@ def info_entries(info: Mapping[str, Any], prefix: Key = ()) -> Iterator[tuple[Ke
             yield (*prefix, key), value
 
 
-def _info_entry(leaf: Leaf, info: Any) -> Any:
-    """What an info has at a leaf's path, None if nothing: an array of the leaf's dtype, or the object."""
-    value = info
-    try:
-        for part in leaf.key:
-            value = value[part]
-    except (KeyError, TypeError, IndexError):
-        return None
-    if value is None:
-        return None
-    if leaf.dtype.hasobject:
-        return value.copy() if isinstance(value, np.ndarray) else value
-    name = f"info.{'.'.join(leaf.key)}"
-    given = as_array(name, value, f"shape {leaf.shape} and dtype {leaf.dtype}")
-    if given.shape != leaf.shape or not np.can_cast(given.dtype, leaf.dtype, "same_kind"):
-        raise EnvOutputError(
-            f"{name}: got shape {given.shape} and dtype {given.dtype}, expected {leaf.shape} and {leaf.dtype}"
-        )
-    cast = given.astype(leaf.dtype)
-    if cast.dtype.kind in "iu" and not np.array_equal(cast, given):
-        raise EnvOutputError(
-            f"{name}: got {value!r} of dtype {given.dtype}, expected {leaf.dtype}: the cast changes it"
-        )
-    return cast
+def _info_entry(leaf: Leaf) -> Callable[[Any], Any]:
+    """What finds what an info has at a leaf's path: an array of the leaf's dtype, the object, or None for nothing."""
+    path, shape, dtype = leaf
+    name = f"info.{'.'.join(path)}"
+    expected = f"shape {shape} and dtype {dtype}"
+
+    def entry_of(info: Any) -> Any:
+        value = info
+        try:
+            for part in path:
+                value = value[part]
+        except (KeyError, TypeError, IndexError):
+            return None
+        if value is None:
+            return None
+        if dtype.hasobject:
+            return value.copy() if isinstance(value, np.ndarray) else value
+        given = as_array(name, value, expected)
+        if given.shape != shape or not np.can_cast(given.dtype, dtype, "same_kind"):
+            raise EnvOutputError(
+                f"{name}: got shape {given.shape} and dtype {given.dtype}, expected {shape} and {dtype}"
+            )
+        cast = given.astype(dtype)
+        if dtype.kind in "iu" and given.dtype != dtype and not np.array_equal(cast, given):
+            raise EnvOutputError(f"{name}: got {value!r} of dtype {given.dtype}, expected {dtype}: the cast changes it")
+        return cast
+
+    return entry_of

@@ -1,14 +1,15 @@
 """The infos of a round: those that lie in the block as records are read as columns, all others row by row.
 
-Where every info of a round is a record, the entries of the batch follow from the forms of the rows alone: which rows
-have an entry, and where. That is worked out once and kept as a plan, since most rounds are like one before. What an
+Where every info of a round is a record, the entries of the batch follow from the forms of the rows alone: rows of the
+same forms are a group, and the groups, in the order of their first rows, say what entries the batch has and where they
+lie. That is worked out once and kept as a plan, whichever rows are in a group, since episodes end at random. What an
 entry is for the batch, :func:`~gymbridge.vector.infos.add_info` says; a plan gives the same, and there is none where
 rows have different things under one key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ __all__ = ["InfoReader"]
 Array: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-_MAX_PLANS = 64
+_MAX_KEPT = 64
 _NUMPY_BOOLS = np.array([np.False_, np.True_], object)
 
 
@@ -46,7 +47,8 @@ class InfoReader:
         self._no_numbers = bytes(len(self._numbers))
         self._none_ended = bytes(self._num_envs)
         self._forms: dict[int, InfoForm] = {}
-        self._plans: dict[tuple[bytes, bytes], _Dict | None] = {}
+        self._plans: dict[tuple[tuple[int, int, int], ...], _Dict | None] = {}
+        self._patterns: dict[tuple[bytes, bytes], tuple[_Dict | None, _Groups]] = {}
 
     def read(self, ops: bytes, report: Report, ended: bytes | None = None) -> dict[str, Any]:
         """The infos of a round, the caller's own.
@@ -63,61 +65,61 @@ class InfoReader:
             pairs[np.frombuffer(ops, np.uint8) == 0] = 0
             numbers = pairs.tobytes()
         if not (report.steps or report.resets or report.errors):
-            plan = self._plan(numbers, self._none_ended if ended is None else ended)
+            plan, groups = self._plan(numbers, self._none_ended if ended is None else ended)
             if plan is not None:
-                return plan.read()
+                return plan.read(groups)
         return self._by_rows(numbers, report, ended)
 
     # ---------------------------------------------------------------- columns
 
-    def _plan(self, numbers: bytes, ended: bytes) -> _Dict | None:
-        """How to read the batch of rows with these forms; None if it is to be read row by row."""
-        key = numbers, ended
+    def _plan(self, numbers: bytes, ended: bytes) -> tuple[_Dict | None, _Groups]:
+        """How to read the batch of rows with these forms, None if it is to be read row by row; and its groups."""
+        pattern = numbers, ended
         try:
-            return self._plans[key]
+            return self._patterns[pattern]
         except KeyError:
             pass
-        if len(self._plans) == _MAX_PLANS:
-            self._plans.clear()
-        try:
-            plan: _Dict | None = self._planned(numbers, ended)
-        except _DiffersError:
-            plan = None
-        self._plans[key] = plan
-        return plan
-
-    def _planned(self, numbers: bytes, ended: bytes) -> _Dict:
-        like: dict[tuple[int, int, int], list[int]] = {}
+        rows: dict[tuple[int, int, int], list[int]] = {}
         for row, ((step, reset), has_ended) in enumerate(zip(_pairs(numbers), ended, strict=True)):
-            like.setdefault((step, reset, has_ended), []).append(row)
+            rows.setdefault((step, reset, has_ended), []).append(row)
+        kinds = (*rows,)
+        if kinds not in self._plans:
+            _make_room(self._plans)
+            try:
+                self._plans[kinds] = self._planned(kinds, [own[0] for own in rows.values()])
+            except _DiffersError:
+                self._plans[kinds] = None
+        _make_room(self._patterns)
+        self._patterns[pattern] = self._plans[kinds], _Groups(self._num_envs, [*rows.values()])
+        return self._patterns[pattern]
+
+    def _planned(self, kinds: tuple[tuple[int, int, int], ...], first_rows: list[int]) -> _Dict:
+        """How to read groups of rows, each of one kind: the forms of step and reset, and whether they have ended."""
         # keys stand in the order in which the rows bring them, and the first row of a group brings all of its group
         plan = _Dict({})
-        for (step, reset, has_ended), rows in like.items():
-            mask = np.zeros(self._num_envs, np.bool_)
-            mask[rows] = True
+        for group, ((step, reset, has_ended), row) in enumerate(zip(kinds, first_rows, strict=True)):
             if has_ended:
-                final_info = self._part(step, OF_STEP, mask)
-                final_obs = _FinalObservations(self._final_observation, mask)
-                plan.absorb(_Dict({"final_obs": (final_obs, mask), "final_info": (final_info, mask)}))
-                plan.absorb(self._part(reset, OF_RESET, mask))
+                final_info = self._part(step, OF_STEP, group, row)
+                final_obs = _FinalObservations(self._final_observation, group)
+                plan.absorb(_Dict({"final_obs": (final_obs, (group,)), "final_info": (final_info, (group,))}))
+                plan.absorb(self._part(reset, OF_RESET, group, row))
             else:
-                plan.absorb(self._part(reset, OF_RESET, mask) if reset else self._part(step, OF_STEP, mask))
+                number, which = (reset, OF_RESET) if reset else (step, OF_STEP)
+                plan.absorb(self._part(number, which, group, row))
         return plan
 
-    def _part(self, number: int, which: int, mask: Mask) -> _Dict:
-        """What the rows of a mask have in records of one form."""
-        if not number:
-            return _Dict({})
-        return self._dict(self._form(number, int(np.argmax(mask))).entries, which, mask)
+    def _part(self, number: int, which: int, group: int, row: int) -> _Dict:
+        """What a group of rows, of which this is one, has in records of one form."""
+        return self._dict(self._form(number, row).entries, which, group) if number else _Dict({})
 
-    def _dict(self, entries: Mapping[str, Any], which: int, mask: Mask) -> _Dict:
+    def _dict(self, entries: Mapping[str, Any], which: int, group: int) -> _Dict:
         return _Dict(
             {
                 key: (
-                    self._dict(entry, which, mask)
+                    self._dict(entry, which, group)
                     if isinstance(entry, dict)
-                    else _Column(entry, self._view(entry, which), mask),
-                    mask,
+                    else _Column(entry, self._view(entry, which), group),
+                    (group,),
                 )
                 for key, entry in entries.items()
             }
@@ -169,59 +171,81 @@ def _pairs(numbers: bytes) -> list[list[int]]:
     return pairs
 
 
+def _make_room(cache: dict[Any, Any]) -> None:
+    if len(cache) == _MAX_KEPT:
+        cache.clear()
+
+
+class _Groups:
+    """Which rows of a round are alike: all infos of a group are of the same forms."""
+
+    def __init__(self, num_envs: int, rows: Sequence[Sequence[int]]):
+        masks = np.zeros((len(rows), num_envs), np.bool_)
+        for mask, own in zip(masks, rows, strict=True):
+            mask[own] = True
+        self._masks: dict[tuple[int, ...], Mask] = {(group,): mask for group, mask in enumerate(masks)}
+        self.is_one = len(rows) == 1
+
+    def mask(self, groups: tuple[int, ...]) -> Mask:
+        """The rows of some groups; not to be changed."""
+        mask = self._masks.get(groups)
+        if mask is None:
+            mask = self._masks[groups] = np.logical_or.reduce([self._masks[group,] for group in groups])
+        return mask
+
+
 class _DiffersError(Exception):
     """Rows have different things under one key."""
 
 
 class _Part(Protocol):
-    """An entry of a plan, for some of the rows."""
+    """An entry of a plan, for some of the groups."""
 
     def absorb(self, other: Any) -> None:
-        """Takes over what the same entry is for other rows.
+        """Takes over what the same entry is for other groups.
 
         Raises:
             _DiffersError: it is something else for them.
         """
 
-    def read(self) -> Any:
+    def read(self, groups: _Groups) -> Any:
         """The entry of the batch, the caller's own."""
 
 
 class _Dict:
-    """A dict of entries, each with the mask of the rows that have it."""
+    """A dict of entries, each with the groups that have it."""
 
-    def __init__(self, entries: dict[str, tuple[_Part, Mask]]):
+    def __init__(self, entries: dict[str, tuple[_Part, tuple[int, ...]]]):
         self._entries = entries
 
     def absorb(self, other: Any) -> None:
         """See :class:`_Part`."""
         if type(other) is not _Dict:
             raise _DiffersError
-        for key, (part, mask) in other._entries.items():
+        for key, (part, groups) in other._entries.items():
             if key in self._entries:
-                own, own_mask = self._entries[key]
+                own, own_groups = self._entries[key]
                 own.absorb(part)
-                self._entries[key] = own, own_mask | mask
+                self._entries[key] = own, own_groups + groups
             else:
-                self._entries[key] = part, mask
+                self._entries[key] = part, groups
 
-    def read(self) -> dict[str, Any]:
+    def read(self, groups: _Groups) -> dict[str, Any]:
         """See :class:`_Part`."""
         infos: dict[str, Any] = {}
-        for key, (part, mask) in self._entries.items():
-            infos[key] = part.read()
-            infos[f"_{key}"] = mask.copy()
+        for key, (part, own) in self._entries.items():
+            infos[key] = part.read(groups)
+            infos[f"_{key}"] = groups.mask(own).copy()
         return infos
 
 
 class _Column:
     """A number or an array: one array for the batch."""
 
-    def __init__(self, entry: Entry, view: Array, mask: Mask):
+    def __init__(self, entry: Entry, view: Array, group: int):
         self._kind = entry.dtype.char, entry.shape, entry.is_numpy_bool
         self._is_numpy_bool = entry.is_numpy_bool
-        self._parts = [(view, mask)]
-        self._is_whole = bool(mask.all()) and not entry.is_numpy_bool
+        self._parts: list[tuple[Array, tuple[int, ...]]] = [(view, (group,))]
 
     def absorb(self, other: Any) -> None:
         """See :class:`_Part`."""
@@ -229,18 +253,20 @@ class _Column:
             raise _DiffersError
         self._parts += other._parts
 
-    def read(self) -> Array:
+    def read(self, groups: _Groups) -> Array:
         """See :class:`_Part`."""
-        view, mask = self._parts[0]
-        if self._is_whole:
-            return view.copy()
+        view = self._parts[0][0]
         if self._is_numpy_bool:  # gymnasium has no array of bools for numpy's
             entry = np.full(len(view), None, object)
-            for view, mask in self._parts:
+            for view, own in self._parts:
+                mask = groups.mask(own)
                 entry[mask] = _NUMPY_BOOLS[view[mask].view(np.uint8)]
             return entry
+        if groups.is_one:
+            return view.copy()
         entry = np.zeros(view.shape, view.dtype)
-        for view, mask in self._parts:
+        for view, own in self._parts:
+            mask = groups.mask(own)
             entry[mask] = view[mask]
         return entry
 
@@ -248,17 +274,18 @@ class _Column:
 class _FinalObservations:
     """The observations that ended episodes: an object for each row."""
 
-    def __init__(self, observation_of: Callable[[int], Any], mask: Mask):
+    def __init__(self, observation_of: Callable[[int], Any], group: int):
         self._observation_of = observation_of
-        self._mask = mask
+        self._groups: tuple[int, ...] = (group,)
 
     def absorb(self, other: Any) -> None:
         """See :class:`_Part`; no form has this key, so that the other is of this class."""
-        self._mask = self._mask | other._mask
+        self._groups += other._groups
 
-    def read(self) -> Array:
+    def read(self, groups: _Groups) -> Array:
         """See :class:`_Part`."""
-        entry = np.full(len(self._mask), None, object)
-        for row in np.flatnonzero(self._mask):
+        mask = groups.mask(self._groups)
+        entry = np.full(len(mask), None, object)
+        for row in np.flatnonzero(mask):
             entry[row] = self._observation_of(int(row))
         return entry

@@ -161,7 +161,7 @@ class ThreadEnd:
 
     def close(self) -> None:
         """Has the worker find the end of its commands."""
-        self._commands.put(WorkerThreadEnd.END)
+        self._commands.put(self.theirs.END)
 
 
 class WorkerThreadEnd:
@@ -196,7 +196,7 @@ class WorkerThreadEnd:
             raise EOFError(_GONE)
         return byte
 
-    def wake(self, byte: int) -> None:
+    def wake(self, byte: int = 0) -> None:
         """Answers."""
         self.answers.append(byte)
         self.arrivals.add(self._index)

@@ -253,8 +253,9 @@ class PoolEngine(ParallelEngine[Description]):
 class ThreadPoolEngine(PoolEngine[Description]):
     """A pool whose envs run in a thread of this process each: nothing is pickled, and no env can be killed.
 
-    Each env is made in the thread that runs it, and stays there. What it gives, exceptions included, is had as the very
-    object; of what work is given, arrays, dicts, lists and tuples are copied and other objects are not. An env that
+    Each env is made in the thread that runs it, at the same time as the others, and stays there. What it gives,
+    exceptions included, is had as the very object, and so are attributes and what goes to and comes from calls; of what
+    work is given, arrays, dicts, lists and tuples are copied and other objects are not. An env that
     ends its thread (by ``sys.exit()``, say) is dead for good, with a ``WorkerDiedError`` whose cause is what it raised.
     The threads are daemons: ``close`` warns of those that do not end in time and leaves them behind, and with
     ``terminate`` it waits for none.

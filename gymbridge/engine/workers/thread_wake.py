@@ -3,8 +3,9 @@
 Commands lie in a queue on which their worker blocks. Answers lie at the caller's end until they are taken. Each time
 one is put there the worker tells it to whoever waits for that end, which the end knows: a lane that waits for it alone,
 or a group. Whoever waits looks at the answers first and blocks only where they are not there, so a wake-up that an
-interrupt takes away costs nothing; and it says how many it waits for, so that it is woken once and not by each of them:
-every wake-up of a thread takes the lock of the interpreter from the others.
+interrupt takes away costs nothing. It says how many it waits for, so that it is woken once and not by each of them:
+every wake-up of a thread takes the interpreter's lock from the others. That lock is relied upon too: what one thread
+does in two lines, the others see in that order.
 """
 
 from __future__ import annotations

@@ -83,12 +83,15 @@ class RemoteEnvError(RuntimeError):
 
 
 class WorkerDiedError(RuntimeError):
-    """A worker process ended though nobody had asked it to.
+    """A worker, a process or a thread, ended though nobody had asked it to.
+
+    Of a thread the ``__cause__`` is what the env raised that ended it, a ``SystemExit`` say.
 
     Attributes:
         worker: its number.
         env_indices: the envs that it ran.
-        exit_code: its exit code, or minus the number of the signal that killed it; None if it could not be told.
+        exit_code: its exit code, or minus the number of the signal that killed it; None if it could not be told. Of a
+            thread, that of a process which ends as the thread did.
     """
 
     def __init__(self, worker: int, env_indices: Sequence[int], exit_code: int | None):
@@ -122,7 +125,7 @@ def exit_text(code: int | None) -> str:
 
 
 class WorkerStartError(RuntimeError):
-    """A worker process could not be started, or could not read what it is to run."""
+    """A worker could not be started, could not read what it is to run, or did not make its envs in time."""
 
 
 class UnpicklableError(PicklingError, TypeError):

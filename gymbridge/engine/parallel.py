@@ -16,10 +16,10 @@ from gymbridge.engine.failures import fail_rows, raise_env_error
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, Inputs, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.layout import ALIGNMENT, Layout
-from gymbridge.engine.mailbox import packed_for_worker
 from gymbridge.engine.protocol import Allocation, Answer, Call, Command, RoundMail, RoundNews
-from gymbridge.engine.shared_memory import MemoryKind, SharedBytes
+from gymbridge.engine.shared_memory import MemoryKind
 from gymbridge.engine.supervision import Crew
+from gymbridge.engine.worker_kinds import ProcessWorkers, WorkerKind
 from gymbridge.engine.worker_loop import EnvWorker
 from gymbridge.engine.workers import StartMethod
 from gymbridge.engine.workers.wake import LOOK_SECONDS
@@ -109,13 +109,43 @@ class ParallelEngine(Generic[Description]):
         preload: Sequence[str] = (),
     ):
         makers = list(makers)
+        threads: dict[str, str | None] = {}
+        if num_sub_threads is not None:
+            threads.update(dict.fromkeys(_THREAD_VARIABLES, str(num_sub_threads)))
+        kind = ProcessWorkers(method=method, daemon=daemon, memory=memory, environ=threads, preload=preload)
+        self._start(
+            makers,
+            options,
+            kind,
+            num_workers=num_workers,
+            worker_affinity=worker_affinity,
+            num_sub_threads=num_sub_threads,
+            torch_dtype=torch_dtype,
+            start_timeout=start_timeout,
+            shutdown_timeout=shutdown_timeout,
+        )
+
+    def _start(
+        self,
+        makers: Sequence[Callable[[], Any]],
+        options: RemoteHostOptions[Description],
+        kind: WorkerKind,
+        *,
+        num_workers: int | None,
+        worker_affinity: Affinity | None,
+        start_timeout: float | None,
+        shutdown_timeout: float | None,
+        num_sub_threads: int | None = None,
+        torch_dtype: str | None = None,
+    ) -> None:
+        """Starts the workers, of whichever kind."""
         if not makers:
             raise ValueError("got no maker of an env, expected one or more")
         cores = usable_cores()
         self.num_envs = len(makers)
         self.num_workers = _number_of_workers(num_workers, self.num_envs, len(cores))
         self._options = options
-        self._memory_kind = memory
+        self._kind = kind
         self._shutdown_timeout = shutdown_timeout
         self._looks = self.num_workers + 1 <= len(cores)
         affinities = _affinities(worker_affinity, self.num_workers, cores)
@@ -124,17 +154,7 @@ class ParallelEngine(Generic[Description]):
             EnvWorker(makers[part.start : part.stop], options, part.start, affinity, num_sub_threads, torch_dtype)
             for part, affinity in zip(parts, affinities, strict=True)
         ]
-        threads = {} if num_sub_threads is None else dict.fromkeys(_THREAD_VARIABLES, str(num_sub_threads))
-        self._crew = Crew(
-            parts,
-            jobs,
-            makers,
-            method=method,
-            daemon=daemon,
-            environ={**threads},
-            start_timeout=start_timeout,
-            preload=preload,
-        )
+        self._crew = Crew(parts, jobs, kind, start_timeout)
         self.descriptions: list[Description] = [each for told in self._crew.made for each in told]
         self._all_workers = range(self.num_workers)
         self._worker_of = [worker for worker, part in enumerate(parts) for _ in part]
@@ -151,7 +171,7 @@ class ParallelEngine(Generic[Description]):
         For a front that can choose how to run the envs only once it knows what they are; before ``allocate``.
         """
         self._crew.require_open()
-        packed = packed_for_worker(options, "the options")
+        packed = self._kind.packed(options, "the options")
         for worker in self._all_workers:
             self._crew.post(worker, packed)
         self._options = options
@@ -163,7 +183,7 @@ class ParallelEngine(Generic[Description]):
         layout = Layout.of(self.descriptions)
         # behind the layout two sequence bytes a worker, each in a cache line of its own
         nbytes = layout.nbytes + 2 * ALIGNMENT * self.num_workers
-        self._memory = SharedBytes.allocate(nbytes, self._memory_kind)
+        self._memory = self._kind.memory(nbytes)
         whole = memoryview(self._memory.array)  # type: ignore[arg-type]
         self.block = Block(layout, self._memory.array)
         for worker, part in enumerate(self._crew.parts):
@@ -171,8 +191,8 @@ class ParallelEngine(Generic[Description]):
             ours = theirs + ALIGNMENT
             look = LOOK_SECONDS if self._looks else 0.0
             rows = layout.rows(part.start, part.stop)
-            self._crew.post(worker, packed_for_worker(Allocation(rows, nbytes, theirs, ours, look), "the layout"))
-            self._crew.hand_over(worker, self._memory.send)
+            self._crew.post(worker, self._kind.packed(Allocation(rows, nbytes, theirs, ours, look), "the layout"))
+            self._crew.hand_over(worker, self._memory)
             self._crew.ends[worker].share(whole[ours : ours + 1], whole[theirs : theirs + 1])
         self._ask(Command.ALLOCATE)
         self._inputs = self._options.inputs(self.descriptions, self.block)
@@ -264,7 +284,7 @@ class ParallelEngine(Generic[Description]):
                 None if beside is None else self._inputs.part(beside, part.start, part.stop),
                 None if reset_kwargs is None else reset_kwargs[part.start : part.stop],
             )
-            packed.append(packed_for_worker(mail, f"what the envs {[*part]} are given"))
+            packed.append(self._kind.packed_round(mail, f"what the envs {[*part]} are given"))
         for worker, message in zip(workers, packed, strict=True):
             self._crew.post(worker, message)
 
@@ -362,7 +382,7 @@ class ParallelEngine(Generic[Description]):
             calls.setdefault(self._worker_of[row], []).append(Call(verb, row, own))
         self._require_living(calls)
         packed = {
-            worker: packed_for_worker(own, f"what {verb!r} of the envs {[call.row for call in own]} is given")
+            worker: self._kind.packed(own, f"what {verb!r} of the envs {[call.row for call in own]} is given")
             for worker, own in calls.items()
         }
         for worker, message in packed.items():

@@ -12,19 +12,18 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import RowState
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
-from gymbridge.engine.mailbox import packed_for_worker
-from gymbridge.engine.parallel import ParallelEngine
+from gymbridge.engine.parallel import Affinity, ParallelEngine
 from gymbridge.engine.protocol import Answer, Command, RoundMail
-from gymbridge.engine.workers import ReadyEnds
+from gymbridge.engine.worker_kinds import ThreadWorkers, WorkerKind
 from gymbridge.errors import CallTimeoutError
 
-__all__ = ["PoolEngine"]
+__all__ = ["PoolEngine", "ThreadPoolEngine"]
 
 Description = TypeVar("Description", bound=EnvDescription)
 
 
 class PoolEngine(ParallelEngine[Description]):
-    """Envs in a worker process each, to which work is handed out and which are heard as they come to its end.
+    """Envs in a worker each, here a process, to which work is handed out and which are heard as they come to its end.
 
     ``submit`` gives envs work, ``wait`` tells which are ready, and ``take`` has what they gave; what is ready stays so
     until it is taken. An env that is submitted as a *lane* is waited for by ``wait_for`` alone, so that threads may
@@ -55,7 +54,10 @@ class PoolEngine(ParallelEngine[Description]):
     def __init__(self, makers: Iterable[Callable[[], Any]], options: RemoteHostOptions[Description], **how: Any):
         makers = list(makers)
         super().__init__(makers, options, num_workers=max(1, len(makers)), **how)
-        self._ends = ReadyEnds(self._crew.ends)
+
+    def _start(self, makers: Any, options: Any, kind: WorkerKind, **how: Any) -> None:
+        super()._start(makers, options, kind, **how)
+        self._ends = kind.ready_ends(self._crew.ends)
         self._batch: set[int] = set()  # rows with work under way, or done and not taken
         self._lanes: set[int] = set()
         self._ready: dict[int, None] = {}
@@ -105,7 +107,7 @@ class PoolEngine(ParallelEngine[Description]):
             for index, row in enumerate(rows):
                 own = None if beside is None else self._inputs.part(beside, index, index + 1)
                 kwargs = None if reset_kwargs is None else reset_kwargs[index : index + 1]
-                mail[index] = packed_for_worker(RoundMail(own, kwargs), f"what env {row} is given")
+                mail[index] = self._kind.packed_round(RoundMail(own, kwargs), f"what env {row} is given")
         try:
             for row, op, message in zip(rows, ops, mail, strict=True):
                 (self._lanes if lane else self._batch).add(row)
@@ -138,7 +140,8 @@ class PoolEngine(ParallelEngine[Description]):
         deadline = None if timeout is None else perf_counter() + timeout
         while True:
             left = None if deadline is None else max(0.0, deadline - perf_counter())
-            found = self._ends.wait(0.0 if len(self._ready) >= least else left)
+            missing = least - len(self._ready)
+            found = self._ends.wait(left, missing) if missing > 0 else self._ends.wait(0.0)
             for row in found:
                 self._note_ready(row)
             if len(self._ready) >= least or (not found and deadline is not None and perf_counter() >= deadline):
@@ -245,6 +248,54 @@ class PoolEngine(ParallelEngine[Description]):
         if self.busy:
             raise RuntimeError(f"{what}: refused while envs {sorted(self.busy)} have work under way, or unread results")
         self._settle(range(self.num_envs))
+
+
+class ThreadPoolEngine(PoolEngine[Description]):
+    """A pool whose envs run in a thread of this process each: nothing is pickled, and no env can be killed.
+
+    Each env is made in the thread that runs it, at the same time as the others, and stays there. What it gives,
+    exceptions included, is had as the very object, and so are attributes and what goes to and comes from calls; of what
+    work is given, arrays, dicts, lists and tuples are copied and other objects are not. An env that
+    ends its thread (by ``sys.exit()``, say) is dead for good, with a ``WorkerDiedError`` whose cause is what it raised.
+    The threads are daemons: ``close`` warns of those that do not end in time and leaves them behind, and with
+    ``terminate`` it waits for none.
+
+    Args:
+        makers, options: see :class:`~gymbridge.engine.parallel.ParallelEngine`.
+        worker_affinity: the cores of each thread, and of what its env starts.
+        start_timeout, shutdown_timeout: see there.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> from gymbridge.engine.codes import Op
+        >>> from gymbridge.engine.gym_host import GymHostOptions
+        >>> engine = ThreadPoolEngine([lambda: gym.make("CartPole-v1")] * 3, GymHostOptions())
+        >>> engine.allocate()
+        >>> engine.submit([1], bytes([Op.RESET]), None)
+        >>> engine.wait(1)
+        [1]
+        >>> engine.close()
+    """
+
+    def __init__(
+        self,
+        makers: Iterable[Callable[[], Any]],
+        options: RemoteHostOptions[Description],
+        *,
+        worker_affinity: Affinity | None = None,
+        start_timeout: float | None = 60.0,
+        shutdown_timeout: float | None = 10.0,
+    ):
+        makers = list(makers)
+        self._start(
+            makers,
+            options,
+            ThreadWorkers(),
+            num_workers=max(1, len(makers)),
+            worker_affinity=worker_affinity,
+            start_timeout=start_timeout,
+            shutdown_timeout=shutdown_timeout,
+        )
 
 
 def _gather(block: Block, rows: Sequence[int], into: Block) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, NoReturn
 
 from gymbridge.engine.failures import mark_error
-from gymbridge.engine.mailbox import Mailbox
 from gymbridge.engine.protocol import SYNC, Answer, Command
-from gymbridge.engine.remote_errors import ToldError
-from gymbridge.engine.workers import Job, StartMethod, Surroundings, WakeEnd, WakeGroup, WorkerProcess, start_worker
-from gymbridge.engine.workers.pickling import dumps
+from gymbridge.engine.worker_kinds import Memory, Worker, WorkerKind
+from gymbridge.engine.worker_loop import EnvWorker
 from gymbridge.errors import CallTimeoutError, UnpicklableError, WorkerDiedError, WorkerStartError
 
 __all__ = ["Crew"]
@@ -29,14 +27,12 @@ class Crew:
 
     One call is under way at a time: commands go out, each worker concerned answers once, and only then comes the next.
     Dropping the last reference to a crew ends its workers: those that are idle close their envs, those in the middle
-    of something are killed.
+    of something are killed; threads, which cannot be, do so once they come to its end.
 
     Args:
         parts: the rows of each worker.
         jobs: what each runs.
-        makers: of all envs; to say which of them cannot be pickled.
-        method, daemon, preload: see :func:`~gymbridge.engine.workers.start.start_worker`.
-        environ: variables that the workers have otherwise than this process.
+        kind: where they run.
         start_timeout: seconds until all have made their envs.
 
     Attributes:
@@ -50,58 +46,33 @@ class Crew:
     def __init__(
         self,
         parts: Sequence[range],
-        jobs: Sequence[Job],
-        makers: Sequence[Callable[[], Any]],
-        *,
-        method: StartMethod | None,
-        daemon: bool,
-        environ: dict[str, str | None],
+        jobs: Sequence[EnvWorker],
+        kind: WorkerKind,
         start_timeout: float | None,
-        preload: Sequence[str] = (),
     ):
         self.parts = parts
         self.dead: dict[int, WorkerDiedError] = {}
         self._sync_byte = SYNC
         self.concerned: Collection[int] = ()
         self._pending: set[int] = set()
-        self._workers: list[WorkerProcess] = []
-        self._mailboxes: list[Mailbox] = []
-        self._ends: list[WakeEnd] = []
+        self._workers: list[Worker] = []
+        self._mailboxes: list[Any] = []
+        self._ends: list[Any] = []
+        self._kind = kind
         self.refusal = ""
         deadline = None if start_timeout is None else perf_counter() + start_timeout
         self._release = weakref.finalize(self, _release, self._workers, self._mailboxes, self._pending)
         _crews.add(self)
-        surroundings = Surroundings.now(environ)
         try:
             for number, job in enumerate(jobs):
-                self._mailboxes.append(Mailbox.create())
-                # a duplicate: where the worker is a fork of this process, the crew's own is closed there
-                mail = os.dup(self._mailboxes[-1].descriptor)
-                try:
-                    self._workers.append(
-                        start_worker(
-                            job,
-                            method=method,
-                            surroundings=surroundings,
-                            pass_descriptors=[mail],
-                            daemon=daemon,
-                            timeout=start_timeout,
-                            preload=preload,
-                            what=f"what worker {number} is to run",
-                        )
-                    )
-                finally:
-                    os.close(mail)
+                self._mailboxes.append(kind.mailbox())
+                self._workers.append(kind.start(number, job, self._mailboxes[-1], start_timeout))
                 self._pending.add(number)
                 self._ends.append(self._workers[-1].wake)
-            self._group = WakeGroup(self._ends)
+            self._group = kind.group(self._ends)
             self.made = self._first_answers(deadline)
-        except UnpicklableError:
-            self._discard(0.0)
-            _require_picklable(makers)
-            raise
         except BaseException as error:
-            is_of_an_env = isinstance(error, Exception) and not isinstance(error, WorkerStartError)
+            is_of_an_env = isinstance(error, Exception) and not isinstance(error, (WorkerStartError, UnpicklableError))
             self._discard(_SECONDS_TO_DIE if is_of_an_env else 0.0)
             raise
 
@@ -123,25 +94,23 @@ class Crew:
 
     def _raise_start_failure(self, worker: int) -> NoReturn:
         """Raises why a worker ended before it served."""
-        with suppress(EOFError, OSError):
-            if self._workers[worker].connection.poll():
-                self._workers[worker].connection.recv()  # raises what the worker could not read
+        self._kind.died_at_start(self._workers[worker])
         self._bury(worker)
         raise self.dead[worker]
 
     # ---------------------------------------------------------------- commands and answers
 
     @property
-    def ends(self) -> Sequence[WakeEnd]:
+    def ends(self) -> Sequence[Any]:
         """This side's wake-up ends."""
         return self._ends
 
-    def hand_over(self, worker: int, send: Callable[[Any], None]) -> None:
-        """Sends descriptors over a worker's connection."""
-        send(self._workers[worker].connection)
+    def hand_over(self, worker: int, memory: Memory) -> None:
+        """Gives a worker the block's memory."""
+        self._kind.hand_over(memory, self._workers[worker])
 
-    def post(self, worker: int, packed: bytes) -> None:
-        """Puts a message into a worker's mailbox, before the command that has it read."""
+    def post(self, worker: int, packed: Any) -> None:
+        """Puts a message, as its kind of worker takes it, into a worker's mailbox, before the command to read it."""
         self._mailboxes[worker].put(packed)
 
     def command(self, workers: Collection[int], command: Command, with_mail: Collection[int] = ()) -> None:
@@ -268,29 +237,38 @@ class Crew:
         living = [worker for worker in range(len(self._workers)) if worker not in self.dead]
         with suppress(Exception):  # what went wrong first is what the caller is to see
             self._close_envs(living, perf_counter() + patience)
-        for worker in living:
-            self._workers[worker].kill()
-            self._workers[worker].join(_SECONDS_TO_DIE)
+        self._kill(living)
         self._release()
+
+    def _kill(self, workers: Sequence[int]) -> None:
+        """Ends workers at once, where that can be done."""
+        for worker in workers:
+            self._workers[worker].kill()
+        if self._kind.ends_by_force:
+            for worker in workers:
+                self._workers[worker].join(_SECONDS_TO_DIE)
 
     def _bury(self, worker: int) -> None:
         """Keeps how a worker ended; one that has only let go of its pipe is killed."""
         self._pending.discard(worker)
         if worker in self.dead:
             return
-        process = self._workers[worker]
-        if not process.join(_SECONDS_TO_DIE):
-            process.kill()
-        self.dead[worker] = WorkerDiedError(worker, self.parts[worker], process.exit_status(_SECONDS_TO_DIE))
+        ended = self._workers[worker]
+        if not ended.join(_SECONDS_TO_DIE):
+            ended.kill()
+        death = WorkerDiedError(worker, self.parts[worker], ended.exit_status(_SECONDS_TO_DIE))
+        death.__cause__ = ended.error
+        self.dead[worker] = death
         self._group.remove(worker)
-        process.close()
+        ended.close()
 
     def close(self, timeout: float | None, terminate: bool) -> list[Exception]:
         """Ends the workers: each closes its envs first, but for those that do not come to it in time.
 
         Args:
-            timeout: seconds after which those left are killed, with a warning; None to wait for ever.
-            terminate: kill them all at once.
+            timeout: seconds after which those left are killed, with a warning; None to wait for ever. Threads cannot be
+                killed: they are left to end by themselves.
+            terminate: kill them all at once; threads: wait for none.
 
         Returns:
             The errors of envs that could not be closed.
@@ -303,13 +281,11 @@ class Crew:
             if not terminate:
                 errors = self._close_envs(living, None if timeout is None else perf_counter() + timeout)
             left = [worker for worker in living if self._workers[worker].is_alive]
-            for worker in left:
-                self._workers[worker].kill()
-            for worker in left:
-                self._workers[worker].join(_SECONDS_TO_DIE)
+            self._kill(left)
             if left and not terminate:
                 rows = [row for worker in left for row in self.parts[worker]]
-                warnings.warn(f"workers {left} did not close the envs {rows} in time and were killed", stacklevel=3)
+                told = f"workers {left} did not close the envs {rows} in time and {self._kind.fate}"
+                warnings.warn(told, stacklevel=3)
         except BaseException:  # an interrupt: nobody would end those that do not end by themselves
             self._pending.update(living)  # which are killed when they are let go
             raise
@@ -331,22 +307,22 @@ class Crew:
         for worker in asked:
             with suppress(EOFError):
                 if self._ends[worker].skip_to(Answer.CLOSED, left()):
-                    told: tuple[ToldError, int | None] | None = self._mailboxes[worker].take()
+                    told: tuple[Any, int | None] | None = self._mailboxes[worker].take()
                     if told is not None:
                         errors.append(self._error_of_close(worker, *told))
         for worker in asked:
             self._workers[worker].join(left())
         return errors
 
-    def _error_of_close(self, worker: int, told: ToldError, index: int | None) -> Exception:
-        error = told.rebuilt()
+    def _error_of_close(self, worker: int, told: Any, index: int | None) -> Exception:
+        error: Exception = told.rebuilt()
         if index is not None:
             row = self.parts[worker].start + index
             mark_error(error, row, f"raised by env {row}")
         return error
 
 
-def _release(workers: list[WorkerProcess], mailboxes: list[Mailbox], pending: set[int]) -> None:
+def _release(workers: list[Worker], mailboxes: list[Any], pending: set[int]) -> None:
     """Lets go of workers without waiting: those in the middle of something would not notice for long."""
     for number, worker in enumerate(workers):
         if number in pending:
@@ -355,12 +331,6 @@ def _release(workers: list[WorkerProcess], mailboxes: list[Mailbox], pending: se
         worker.close()
     for mailbox in mailboxes:
         mailbox.close()
-
-
-def _require_picklable(makers: Sequence[Callable[[], Any]]) -> None:
-    """Raises for the first maker that cannot be pickled, naming its env."""
-    for row, maker in enumerate(makers):
-        dumps(maker, f"the maker of env {row}")
 
 
 _crews: weakref.WeakSet[Crew] = weakref.WeakSet()

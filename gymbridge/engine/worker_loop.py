@@ -6,7 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
@@ -22,7 +25,7 @@ from gymbridge.engine.shared_memory import SharedBytes
 from gymbridge.engine.workers import WorkerSide
 from gymbridge.engine.workers.registrations import restore_ids
 
-__all__ = ["EnvWorker"]
+__all__ = ["EnvWorker", "ServiceSide"]
 
 
 class EnvWorker:
@@ -54,9 +57,7 @@ class EnvWorker:
         self.torch_dtype = torch_dtype
 
     def __call__(self, side: WorkerSide) -> None:
-        """Runs in the worker."""
-        if self.cores is not None:
-            os.sched_setaffinity(0, self.cores)
+        """Runs in a worker process."""
         mailbox = Mailbox(os.dup(side.descriptors[0]))
         os.register_at_fork(after_in_child=mailbox.close)
         if "torch" in sys.modules:
@@ -64,16 +65,80 @@ class EnvWorker:
             torch.manual_seed(int.from_bytes(os.urandom(8), "little"))  # all forks of a process have the same
             if self.torch_dtype is not None:
                 torch.set_default_dtype(getattr(torch, self.torch_dtype))
+        self.run_in(_ProcessSide(side, mailbox), self._limit_threads)
+
+    def _limit_threads(self) -> None:
+        if self.num_threads is not None and "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(self.num_threads)
+
+    def run_in(self, side: ServiceSide, once_made: Callable[[], None] | None = None) -> None:
+        """Runs in a worker, a process or a thread.
+
+        Args:
+            side: the worker's end of what connects it with the caller.
+            once_made: called between the making of the envs and their service.
+        """
+        if self.cores is not None:
+            os.sched_setaffinity(0, self.cores)  # of this thread, and of what it starts
         try:
             envs = make_all(_with_ids_restored(self.makers), *self.options.kinds, first=self.first_row)
         except Exception as error:
-            mailbox.put(packed_for_caller((ToldError.of(error), getattr(error, "env_index", None)), "an error"))
+            side.mailbox.put(side.packed((side.told(error), getattr(error, "env_index", None)), "an error"))
             side.wake.signal(Answer.FAILED)
             return
-        if self.num_threads is not None and "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(self.num_threads)
+        if once_made is not None:
+            once_made()
         with suppress(EOFError, BrokenPipeError):  # the caller is gone
-            _Service(envs, self.options, self.first_row, side, mailbox).run()
+            _Service(envs, self.options, self.first_row, side).run()
+
+
+class ServiceSide(Protocol):
+    """A worker's end of what connects it with the caller, as the service of its envs works with it.
+
+    Attributes:
+        wake: a :class:`~gymbridge.engine.workers.wake.WakeEnd`, or what a thread has in its place.
+        mailbox: has ``put`` and ``take``.
+    """
+
+    wake: Any
+    mailbox: Any
+
+    def packed(self, message: Any, what: str) -> Any:
+        """A message as the mailbox takes it.
+
+        Raises:
+            UnpicklableError: it cannot be sent; the error names it ``what``.
+        """
+
+    def told(self, error: Exception) -> Any:
+        """An exception in a form that can always be packed; the caller has it from its ``rebuilt()``."""
+
+    def detached(self, description: Any) -> Any:
+        """What an env says of itself, of which the caller is to have objects of its own."""
+
+    def received_memory(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """The memory that the caller has handed over."""
+
+
+class _ProcessSide:
+    """That of a worker process."""
+
+    packed = staticmethod(packed_for_caller)
+    told = staticmethod(ToldError.of)
+
+    def __init__(self, side: WorkerSide, mailbox: Mailbox):
+        self.wake = side.wake
+        self.mailbox = mailbox
+        self._connection = side.connection
+
+    def detached(self, description: Any) -> Any:
+        return description  # the caller unpickles a copy
+
+    def received_memory(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        memory = SharedBytes.receive(self._connection, nbytes)
+        array = memory.array
+        memory.close()
+        return array
 
 
 def _with_ids_restored(makers: Sequence[Callable[[], Any]]) -> Iterator[Callable[[], Any]]:
@@ -90,14 +155,13 @@ class _Service:
     _host: Host
     _inputs: Inputs
 
-    def __init__(
-        self, envs: list[Any], options: RemoteHostOptions[Any], first_row: int, side: WorkerSide, mailbox: Mailbox
-    ):
+    def __init__(self, envs: list[Any], options: RemoteHostOptions[Any], first_row: int, side: ServiceSide):
         self._envs = envs
         self._options = options
         self._first_row = first_row
         self._side = side
-        self._mailbox = mailbox
+        self._mailbox = side.mailbox
+        self._packed, self._told = side.packed, side.told
         self._objects: list[tuple[str, tuple[str, ...], Any]] = []
         self._are_closed = False
         self._commands: dict[int, Callable[[], Any]] = {
@@ -150,15 +214,15 @@ class _Service:
         news = RoundNews(
             _shifted(report.steps, first),
             _shifted(report.resets, first),
-            {first + row: ToldError.of(error) for row, error in report.errors.items()},
+            {first + row: self._told(error) for row, error in report.errors.items()},
             list(self._written_objects(ops)) if self._objects else [],
         )
         if not any(news):
             return in_block
         try:
-            packed = packed_for_caller(news, "what the envs gave")
+            packed = self._packed(news, "what the envs gave")
         except Exception:
-            packed = packed_for_caller(self._without_unpicklable(news), "what the envs gave")
+            packed = self._packed(self._without_unpicklable(news), "what the envs gave")
         self._mailbox.put(packed)
         return Answer.DONE_WITH_MAIL
 
@@ -183,9 +247,9 @@ class _Service:
 
         def sendable(row: int, value: Any) -> bool:
             try:
-                packed_for_caller(value, f"what env {row} gave")
+                self._packed(value, f"what env {row} gave")
             except Exception as error:
-                errors[row] = ToldError.of(error)
+                errors[row] = self._told(error)
                 self._block.state[row - self._first_row] = RowState.FAILED
                 return False
             return True
@@ -214,16 +278,16 @@ class _Service:
 
     def _answer(self, work: Callable[[], Any]) -> None:
         try:
-            packed, answer = packed_for_caller(work(), "the answer"), Answer.DONE_WITH_MAIL
+            packed, answer = self._packed(work(), "the answer"), Answer.DONE_WITH_MAIL
         except Exception as error:
-            packed, answer = packed_for_caller((ToldError.of(error), None), "an error"), Answer.FAILED
+            packed, answer = self._packed((self._told(error), None), "an error"), Answer.FAILED
         self._mailbox.put(packed)
         self._side.wake.wake(answer)
 
     def _describe(self) -> list[Any]:
         descriptions: list[Any] = []
         for env in self._envs:
-            description = self._options.describe(env)
+            description = self._side.detached(self._options.describe(env))
             # equal ones are one and the same: pickled once, since spaces of images are large
             descriptions.append(
                 descriptions[0] if descriptions and _equal(description, descriptions[0]) else description
@@ -237,9 +301,9 @@ class _Service:
 
     def _allocate(self) -> None:
         allocation: Allocation = self._mailbox.take()
-        memory = SharedBytes.receive(self._side.connection, allocation.nbytes)
-        block = Block(allocation.layout, memory.array)
-        whole = memoryview(memory.array)  # type: ignore[arg-type]
+        memory = self._side.received_memory(allocation.nbytes)
+        block = Block(allocation.layout, memory)
+        whole = memoryview(memory)  # type: ignore[arg-type]
         self._host = self._options.host(self._envs, block)
         self._inputs = self._options.inputs(self._descriptions, block)
         self._block = block
@@ -254,21 +318,20 @@ class _Service:
             whole[allocation.theirs : allocation.theirs + 1],
             allocation.look_seconds,
         )
-        memory.close()
 
-    def _call(self) -> tuple[dict[int, Any], dict[int, ToldError]]:
+    def _call(self) -> tuple[dict[int, Any], dict[int, Any]]:
         """What the rows' verbs gave, and the errors of those that raised."""
         results: dict[int, Any] = {}
-        errors: dict[int, ToldError] = {}
+        errors: dict[int, Any] = {}
         calls: list[Call] = self._mailbox.take()
         for verb, row, arguments in calls:
             try:
                 result = getattr(self._host, verb)(row - self._first_row, *arguments)
                 if result is not None:
-                    packed_for_caller(result, f"what {verb!r} of env {row} gave")  # each is to fail for itself
+                    self._packed(result, f"what {verb!r} of env {row} gave")  # each is to fail for itself
                 results[row] = result
             except Exception as error:
-                errors[row] = ToldError.of(error)
+                errors[row] = self._told(error)
         return results, errors
 
     def _close(self) -> None:
@@ -276,8 +339,8 @@ class _Service:
         try:
             self._close_envs()
         except Exception as error:
-            told = ToldError.of(error), getattr(error, "env_index", None)
-        self._mailbox.put(packed_for_caller(told, "an error"))
+            told = self._told(error), getattr(error, "env_index", None)
+        self._mailbox.put(self._packed(told, "an error"))
         self._side.wake.signal(Answer.CLOSED)
 
     def _close_envs(self) -> None:

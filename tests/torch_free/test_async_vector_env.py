@@ -244,7 +244,7 @@ def test_bad_options_are_refused_before_a_worker_is_started(
     def never(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("a worker was started")
 
-    monkeypatch.setattr("gymbridge.engine.supervision.start_worker", never)
+    monkeypatch.setattr("gymbridge.engine.worker_kinds.start_worker", never)
     with pytest.raises(error, match=message):
         AsyncVectorEnv(acting(2), **options)
 

@@ -378,8 +378,13 @@ class ReadyEnds:
                     self._poll.unregister(descriptor)
                 del self._index[descriptor]
 
-    def wait(self, timeout: float | None = None) -> set[int]:
-        """The watched workers that are ready once one of them is, or none where none is after ``timeout`` seconds."""
+    def wait(self, timeout: float | None = None, least: int = 1) -> set[int]:
+        """The watched workers that are ready once one of them is, or none where none is after ``timeout`` seconds.
+
+        Args:
+            timeout: seconds; None to wait for ever.
+            least: how many the caller needs; a wait for more than one is the caller's own here.
+        """
         ready = self._poll.poll(None if timeout is None else max(0.0, timeout * 1e3))
         return {self._index[descriptor] for descriptor, _ in ready}
 

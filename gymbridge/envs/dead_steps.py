@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
+from gymbridge.envs.tensordicts import leaf_paths
+
 __all__ = ["valid_transitions"]
 
 
@@ -40,7 +42,10 @@ def valid_transitions(tensordict: TensorDictBase) -> TensorDictBase:
     following = tensordict.get("next", None)
     if following is None:
         raise KeyError(f"next: missing, expected what a step returned; got the keys {[*tensordict.keys()]}")
-    picked: TensorDictBase = tensordict[_valid(following, tensordict.batch_size)]
+    mask = _valid(following, tensordict.batch_size)
+    if isinstance(following, LazyStackedTensorDict):  # older versions of tensordict do not join parts of unlike keys
+        tensordict = tensordict.select(*leaf_paths(tensordict))
+    picked: TensorDictBase = tensordict[mask]
     return picked
 
 

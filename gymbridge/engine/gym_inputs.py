@@ -38,6 +38,7 @@ class GymInputs:
     """
 
     def __init__(self, leaves: Iterable[Leaf], block: Block):
+        self._num_rows = block.layout.num_rows
         self._arrays = [block.input[leaf.key] for leaf in leaves]
         self._fields = [(array, array.dtype, array.shape) for array in self._arrays]
         self._only = self._fields[0] if len(self._fields) == 1 and not self._fields[0][1].hasobject else None
@@ -52,14 +53,7 @@ class GymInputs:
             if type(batch) is np.ndarray and batch.dtype is dtype and batch.shape == shape:
                 array[...] = batch
                 return None
-        beside = {}
-        for position, (batch, (array, dtype, shape)) in enumerate(zip(inputs, self._fields, strict=True)):
-            fits = isinstance(batch, np.ndarray) and batch.dtype == dtype and batch.shape == shape
-            if fits and not dtype.hasobject:
-                array[...] = batch
-            else:
-                beside[position] = batch
-        return beside or None
+        return self._put(..., self._num_rows, inputs)
 
     def write_rows(self, rows: Sequence[int], inputs: list[Any] | None) -> Mapping[int, Any] | None:
         """As ``write``, for batches of these rows alone, in this order.
@@ -73,11 +67,13 @@ class GymInputs:
             >>> inputs.read(None)
             [array([4, 0, 3])]
         """
-        if inputs is None:
-            return None
+        return None if inputs is None else self._put(rows, len(rows), inputs)
+
+    def _put(self, rows: Any, num_rows: int, inputs: list[Any]) -> Mapping[int, Any] | None:
+        """Writes batches of some rows; the rest, leaf position -> batch, or None if there is none."""
         beside = {}
         for position, (batch, (array, dtype, shape)) in enumerate(zip(inputs, self._fields, strict=True)):
-            fits = isinstance(batch, np.ndarray) and batch.dtype == dtype and batch.shape == (len(rows), *shape[1:])
+            fits = isinstance(batch, np.ndarray) and batch.dtype == dtype and batch.shape == (num_rows, *shape[1:])
             if fits and not dtype.hasobject:
                 array[rows] = batch
             else:

@@ -23,6 +23,7 @@ import tensordict_waiting_envs
 import torch
 import waiting_envs
 from gymnasium.error import ResetNeeded
+from interrupts import interrupted
 from tensordict import TensorDict
 from tensordict_waiting_envs import ActingTensorDictEnv
 from waiting_envs import ActingEnv, await_entry, closed_envs, make_gates, release
@@ -435,31 +436,6 @@ def test_an_interrupt_of_a_start_or_a_close_that_does_not_come_to_an_end(
             assert not still_running(watch([pid]))
     assert left_behind() == before
     env.configure_parallel(num_threads=1)  # it does not run
-
-
-def interrupted(call: Callable[[], Any], at: int) -> tuple[bool, bool]:
-    """Interrupts a call where it calls its ``at``-th Python function, which is where a signal may.
-
-    Returns:
-        Whether it came so far, and whether the interrupt came out.
-    """
-    left = at
-
-    def count(frame: Any, event: str, argument: Any) -> None:
-        nonlocal left
-        if event == "call":
-            left -= 1
-            if not left:
-                raise KeyboardInterrupt
-
-    sys.setprofile(count)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True, True
-    finally:
-        sys.setprofile(None)
-    return left <= 0, False
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

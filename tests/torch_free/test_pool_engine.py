@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waiting_envs
+from interrupts import interrupted
 from vector_classes import travels
 from waiting_envs import acting, await_entry, closed_envs, make_gates, release
 from worker_processes import PATIENCE, run_script, still_running, watch
@@ -250,34 +251,21 @@ def test_an_interrupt_of_a_wait_loses_nothing(pool: PoolEngine[Any], tmp_path: P
     assert observed(taken(pool, [0, 1])[1]) == [[0, 1], [1, 1]]
 
 
+def came_to(number: int, call: Callable[[], object]) -> bool:
+    """Interrupts a call at the Python or C call of this number, or right after one; whether it has so many."""
+    return interrupted(call, number, Interrupted, ("call", "c_call", "c_return"))[0]
+
+
 @pytest.mark.parametrize("call", ["submit", "take"])
 def test_an_interrupt_anywhere_fails_the_rows_at_most(pool: PoolEngine[Any], call: str) -> None:
     """At each Python call of a submit or a take in turn: what was begun is dropped, and the envs go on when reset."""
     number = 0
     while True:
         number += 1
-        left = number
-
-        def count(frame: Any, event: str, argument: Any) -> None:
-            nonlocal left
-            if event in ("call", "c_call", "c_return"):
-                left -= 1
-                if left == 0:
-                    raise Interrupted
-
         if call == "take":
             step(pool, [0, 1])
             pool.wait(2)
-        try:
-            sys.setprofile(count)
-            try:
-                step(pool, [0, 1]) if call == "submit" else taken(pool, [0, 1])
-            finally:
-                sys.setprofile(None)
-        except Interrupted:
-            done = False
-        else:
-            done = left > 0
+        done = not came_to(number, lambda: step(pool, [0, 1]) if call == "submit" else taken(pool, [0, 1]))
         pool.wait(len(pool.busy))  # those that the interrupt came too early or too late to touch
         taken(pool, sorted(pool.busy))
         pool.submit([0, 1], bytes([RESET] * 2), None)
@@ -299,28 +287,9 @@ def test_an_interrupt_anywhere_in_a_wait_loses_nothing(pool: PoolEngine[Any]) ->
     steps = 0
     while True:
         number += 1
-        left = number
-
-        def count(frame: Any, event: str, argument: Any) -> None:
-            nonlocal left
-            if event in ("call", "c_call", "c_return"):
-                left -= 1
-                if left == 0:
-                    raise Interrupted
-
         steps += 1
         step(pool, [0, 1, 2])
-        done = False
-        try:
-            sys.setprofile(count)
-            try:
-                pool.wait(3)
-            finally:
-                sys.setprofile(None)
-        except Interrupted:
-            pass
-        else:
-            done = left > 0
+        done = not came_to(number, lambda: pool.wait(3))
         assert sorted(pool.wait(3)) == [0, 1, 2]
         assert observed(taken(pool, [0, 1, 2])[1]) == [[0, steps], [1, steps], [2, steps]]
         if done:

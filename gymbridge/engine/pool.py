@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -61,14 +62,19 @@ class PoolEngine(ParallelEngine[Description]):
         self._batch: set[int] = set()  # rows with work under way, or done and not taken
         self._lanes: set[int] = set()
         self._ready: dict[int, None] = {}
+        self._read: dict[int, Report] = {}
+        """Row -> what was read of it when another was taken with it that had raised."""
         self._interrupted: set[int] = set()
+        self._claims: dict[int, object] = {}
+        """Row -> whose work it does; a dict, since of two threads that set a default in it one is the first."""
+        self._call_of_all = False
 
     # ---------------------------------------------------------------- work
 
     @property
     def busy(self) -> set[int]:
         """The rows whose work is under way or not taken yet, lanes too."""
-        return self._batch | self._lanes
+        return set(self._claims)
 
     def submit(
         self,
@@ -95,22 +101,25 @@ class PoolEngine(ParallelEngine[Description]):
             UnpicklableError: what cannot be sent.
         """
         self._crew.require_open()
-        busy = [row for row in rows if row in self._batch or row in self._lanes]
-        if busy:
-            raise RuntimeError(f"envs {busy} have work under way, or results that were not received")
-        self._settle(rows)
-        if self._crew.dead:
-            self._require_living(rows)
-        beside = self._inputs.write_rows(rows, inputs)
-        mail: list[bytes | None] = [None] * len(rows)
-        if beside is not None or reset_kwargs is not None:
-            for index, row in enumerate(rows):
-                own = None if beside is None else self._inputs.part(beside, index, index + 1)
-                kwargs = None if reset_kwargs is None else reset_kwargs[index : index + 1]
-                mail[index] = self._kind.packed_round(RoundMail(own, kwargs), f"what env {row} is given")
+        claim = object()
+        try:
+            self._claim(rows, claim)
+            (self._lanes if lane else self._batch).update(rows)
+            self._settle(rows)
+            if self._crew.dead:
+                self._require_living(rows)
+            beside = self._inputs.write_rows(rows, inputs)
+            mail: list[Any] = [None] * len(rows)
+            if beside is not None or reset_kwargs is not None:
+                for index, row in enumerate(rows):
+                    own = None if beside is None else self._inputs.part(beside, index, index + 1)
+                    kwargs = None if reset_kwargs is None else reset_kwargs[index : index + 1]
+                    mail[index] = self._kind.packed_round(RoundMail(own, kwargs), f"what env {row} is given")
+        except BaseException:
+            self._let_go([row for row in rows if self._claims.get(row) is claim])
+            raise
         try:
             for row, op, message in zip(rows, ops, mail, strict=True):
-                (self._lanes if lane else self._batch).add(row)
                 self._op[row] = op
                 if message is not None:
                     self._crew.post(row, message)
@@ -122,6 +131,15 @@ class PoolEngine(ParallelEngine[Description]):
         except BaseException:
             self._abandon_rows(rows)
             raise
+
+    def _claim(self, rows: Iterable[int], claim: object) -> None:
+        """Has these rows be busy from now on; refuses them where one is, in whichever thread."""
+        claims = self._claims
+        busy = [row for row in rows if claims.setdefault(row, claim) is not claim]
+        if busy:
+            raise RuntimeError(f"envs {busy} have work under way, or results that were not received")
+        if self._call_of_all or self._round is not None or self._calls_under_way:
+            raise RuntimeError(f"envs {[*rows]}: refused while a call of all envs is under way, in another thread")
 
     def wait(self, least: int, timeout: float | None = None) -> list[int]:
         """The rows that are ready, in the order in which that was seen, once there are ``least`` or the time is over.
@@ -159,47 +177,59 @@ class PoolEngine(ParallelEngine[Description]):
         if row not in self._crew.dead and not self._crew.ends[row].is_ready(timeout):
             raise CallTimeoutError(f"env {row} did not come to its end in time")
 
-    def take(self, rows: Sequence[int], into: Block) -> Report:
+    def take(self, rows: Sequence[int], into: Block | None) -> Report:
         """What rows that are ready gave; they are idle then.
+
+        Where some of them raised, the first that did is alone taken and its error in the report: the others stay ready.
 
         Args:
             rows: the rows, in the order in which they are wanted.
-            into: a block with as many rows or more, of these rows' layout; its first rows are written.
+            into: a block with as many rows or more, of these rows' layout; its first rows are written. None to leave
+                what they gave in the engine's own block, where it stays until they are submitted again.
 
         Returns:
             The report of the work, of which row ``i`` is ``rows[i]``.
         """
-        crew, report = self._crew, NOTHING
         try:
-            for index, row in enumerate(rows):
-                crew.finish(row)
-                answer = crew.ends[row].latest
-                if row not in crew.dead and answer == Answer.DONE:
-                    continue
-                if row not in crew.dead and answer == Answer.DONE_WITH_INFOS:
-                    report = IN_BLOCK if report is NOTHING else report
-                    continue
-                report = Report() if report is NOTHING or report is IN_BLOCK else report
-                self._read_row(row, index, report)
-            _gather(self.block, rows, into)
+            reports = [self._report_of(row) for row in rows]
+            failed = next((row for row, own in zip(rows, reports, strict=True) if own.errors), None)
+            if failed is not None:
+                self._read.update(zip(rows, reports, strict=True))
+                rows, index = [failed], [*rows].index(failed)
+                report = _renumbered([self._read.pop(failed)], index)
+            else:
+                report = NOTHING if reports.count(NOTHING) == len(reports) else _renumbered(reports, 0)
+            if into is not None and failed is None:
+                _gather(self.block, rows, into)
             self._let_go(rows)
         except BaseException:
             self._abandon_rows(rows)
             raise
         return report
 
-    def _read_row(self, row: int, index: int, report: Report) -> None:
+    def _report_of(self, row: int) -> Report:
+        """What a row that is ready left beside the block; its errors, infos and outputs are under the number 0."""
+        if self._read and row in self._read:
+            return self._read.pop(row)
         crew = self._crew
+        crew.finish(row)
+        if row not in crew.dead:
+            answer = crew.ends[row].latest
+            if answer == Answer.DONE:
+                return NOTHING
+            if answer == Answer.DONE_WITH_INFOS:
+                return IN_BLOCK
+        told, own = Report(), Report()
         if row in crew.dead:
-            report.errors[index] = crew.dead[row]
+            own.errors[0] = crew.dead[row]
             self.block.state[row] = RowState.FAILED
             forget_infos(self.block, [row])
-            return
-        own = Report()
-        self._read_news(crew.answer(row), own)
-        for ours, theirs in ((report.steps, own.steps), (report.resets, own.resets), (report.errors, own.errors)):
+            return own
+        self._read_news(crew.answer(row), told)
+        for ours, theirs in ((own.steps, told.steps), (own.resets, told.resets), (own.errors, told.errors)):
             if row in theirs:
-                ours[index] = theirs[row]
+                ours[0] = theirs[row]
+        return own
 
     def _note_ready(self, row: int) -> None:
         self._ready[row] = None  # before it is forgotten: an interrupt may come between the two
@@ -211,6 +241,8 @@ class PoolEngine(ParallelEngine[Description]):
         self._batch.difference_update(rows)
         for row in rows:
             self._ready.pop(row, None)
+            self._read.pop(row, None)
+            self._claims.pop(row, None)  # last: another thread may take the row from here on
 
     # ---------------------------------------------------------------- what was interrupted
 
@@ -236,18 +268,27 @@ class PoolEngine(ParallelEngine[Description]):
 
     def send(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> None:
         """See :meth:`ParallelEngine.send`; refused while a row is busy."""
-        self._require_idle("send")
-        super().send(ops, inputs, reset_kwargs)
+        with self._idle("send"):
+            super().send(ops, inputs, reset_kwargs)
 
     def send_calls(self, verb: str, arguments: Mapping[int, tuple[Any, ...]]) -> None:
         """See :meth:`ParallelEngine.send_calls`; refused while a row is busy."""
-        self._require_idle(verb)
-        super().send_calls(verb, arguments)
+        with self._idle(verb):
+            super().send_calls(verb, arguments)
 
-    def _require_idle(self, what: str) -> None:
-        if self.busy:
-            raise RuntimeError(f"{what}: refused while envs {sorted(self.busy)} have work under way, or unread results")
-        self._settle(range(self.num_envs))
+    @contextmanager
+    def _idle(self, what: str) -> Iterator[None]:
+        """A context in which no row can be given work; refused while one has any."""
+        self._call_of_all = True  # before the look: a thread that gives work claims its row before it looks at this
+        try:
+            if self._claims:
+                raise RuntimeError(
+                    f"{what}: refused while envs {sorted(self._claims)} have work under way, or unread results"
+                )
+            self._settle(range(self.num_envs))
+            yield
+        finally:
+            self._call_of_all = False
 
 
 class ThreadPoolEngine(PoolEngine[Description]):
@@ -296,6 +337,18 @@ class ThreadPoolEngine(PoolEngine[Description]):
             start_timeout=start_timeout,
             shutdown_timeout=shutdown_timeout,
         )
+
+
+def _renumbered(reports: Sequence[Report], first: int) -> Report:
+    """One report of rows that have one each, counted from ``first``."""
+    if all(own is NOTHING or own is IN_BLOCK for own in reports):
+        return IN_BLOCK
+    report = Report()
+    for index, own in enumerate(reports, first):
+        for ours, theirs in ((report.steps, own.steps), (report.resets, own.resets), (report.errors, own.errors)):
+            if 0 in theirs:
+                ours[index] = theirs[0]
+    return report
 
 
 def _gather(block: Block, rows: Sequence[int], into: Block) -> None:

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 
 from gymbridge.batched import BatchedEnvBase, Maker, SerialEnv
-from gymbridge.engine.any_env import AnyEnvDescription, AnyEnvOptions, WrappedGymOptions
-from gymbridge.engine.dispatch import Arguments
-from gymbridge.engine.gym_host import GymEnvDescription
+from gymbridge.engine.any_env import AnyEnvOptions
 from gymbridge.engine.parallel import Affinity, ParallelEngine, usable_cores
 from gymbridge.engine.workers import StartMethod
 from gymbridge.envs.engine_face import EngineFace
-from gymbridge.envs.env_kind import EnvKind, require_like_envs
-from gymbridge.envs.gym_face import GymFaceOptions
-from gymbridge.envs.needs_torch import need_torch
-from gymbridge.envs.per_env import PerEnv
-from gymbridge.envs.remote_face import RemoteTensorDictFace
 from gymbridge.envs.remote_host import RemoteTensorDictOptions
-from gymbridge.envs.remote_per_env import RemotePerEnv
 from gymbridge.thread_limits import thread_limits
+from gymbridge.worker_batch import WorkerBatch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,11 +27,8 @@ __all__ = ["ParallelEnv"]
 
 _numbers = count()
 
-_WITH_TORCH = ("gymbridge.envs.remote_host",)
-"""What workers of TensorDict envs import: it takes seconds, so it is done once, before they are forked."""
 
-
-class ParallelEnv(BatchedEnvBase):
+class ParallelEnv(WorkerBatch):
     """``N`` envs in worker processes, each of which runs a contiguous run of them in turn.
 
     No env is made in this process, and gradients do not flow through the envs. The default way to start workers needs
@@ -196,9 +184,9 @@ class ParallelEnv(BatchedEnvBase):
 
     # ---------------------------------------------------------------- start
 
-    def _make_face(self) -> EngineFace:
+    def _start_engine(self, preload: Sequence[str]) -> ParallelEngine[Any]:
         own = self._configuration
-        engine: ParallelEngine[Any] = ParallelEngine(
+        return ParallelEngine(
             self._makers,
             AnyEnvOptions(),
             num_workers=self.num_workers,
@@ -210,69 +198,17 @@ class ParallelEnv(BatchedEnvBase):
             torch_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
             start_timeout=own["start_timeout"],
             shutdown_timeout=own["shutdown_timeout"],
-            preload=_WITH_TORCH if self._runs_tensordict_envs() else (),
+            preload=preload,
         )
-        try:
-            described: list[AnyEnvDescription] = engine.descriptions
-            _require_distinct(described)
-            kinds = [each.kind for each in described]
-            face = self._gym_face(engine, kinds) or self._tensordict_face(engine, kinds)
-            self._limit_threads(own["num_threads"])
-        except BaseException:
-            with suppress(Exception):  # what went wrong first is what the caller is to see
-                engine.close()
-            raise
+
+    def _tensordict_options(self, *, buffers: bool) -> RemoteTensorDictOptions:
+        options = super()._tensordict_options(buffers=buffers)
+        return replace(options, consolidate=self._configuration["consolidate"])
+
+    def _make_face(self) -> EngineFace:
+        face = super()._make_face()
+        self._limit_threads(self._configuration["num_threads"])
         return face
-
-    def _runs_tensordict_envs(self) -> bool:
-        """Whether the workers will run TensorDict envs, as far as can be told before they start."""
-        return self._use_buffers is False or bool(self._share_individual_td) or need_torch(self._makers)
-
-    def _gym_face(self, engine: ParallelEngine[Any], kinds: list[Any]) -> EngineFace | None:
-        """The face of gymnasium envs of one kind; None where the envs are anything else."""
-        if self._share_individual_td or self._use_buffers is False:
-            return None
-        options = [kind.options if isinstance(kind, EnvKind) else None for kind in kinds]
-        envs: list[Any] = [kind.gym_env if isinstance(kind, EnvKind) else kind for kind in kinds]
-        wrapped = [isinstance(kind, EnvKind) for kind in kinds]
-        if None in envs or len({*wrapped}) > 1 or any(own != options[0] for own in options):
-            return None
-        if any(not _have_equal_spaces(env, envs[0]) for env in envs):
-            return None
-        self._take_device(kinds)
-        face_options: GymFaceOptions = options[0] or GymFaceOptions()
-        engine.describe(WrappedGymOptions(face_options.host) if wrapped[0] else face_options.host)
-        engine.allocate()
-        return self._face_of_gym_envs(engine, face_options)
-
-    def _tensordict_face(self, engine: ParallelEngine[Any], kinds: list[Any]) -> EngineFace:
-        for row, kind in enumerate(kinds):
-            if isinstance(kind, EnvKind):
-                require_like_envs(row, kind.difference)
-        self._take_device(kinds, gymnasium_too=True)
-        dynamic = [row for row, kind in enumerate(kinds) if isinstance(kind, EnvKind) and kind.has_dynamic_specs]
-        if self._use_buffers and dynamic:
-            warnings.warn(
-                f"use_buffers: got True, but envs {dynamic} have dynamic specs; everything goes by message",
-                stacklevel=2,
-            )
-        options = RemoteTensorDictOptions(
-            buffers=self._use_buffers is not False and not dynamic,
-            stacks=not self._share_individual_td,
-            keeps_devices=self._device is None,
-            consolidate=self._configuration["consolidate"],
-        )
-        engine.describe(options)
-        engine.allocate()
-        return RemoteTensorDictFace(
-            engine, self._device, self._selection, self._share_individual_td, self._non_blocking
-        )
-
-    def _take_device(self, kinds: list[Any], gymnasium_too: bool = False) -> None:
-        devices = {kind.device for kind in kinds if isinstance(kind, EnvKind)}
-        if gymnasium_too and any(isinstance(kind, GymEnvDescription) for kind in kinds):
-            devices.add(None)
-        self._take_common_device(devices)
 
     def _limit_threads(self, num_threads: int | None) -> None:
         """Limits torch's threads in this process until the engine is closed or dropped."""
@@ -293,21 +229,6 @@ class ParallelEnv(BatchedEnvBase):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_release": None}
 
-    # ---------------------------------------------------------------- the envs themselves
-
-    def _of_each_env(self, name: str) -> PerEnv:
-        engine: Any = self._face.engine
-        return RemotePerEnv(partial(_followed, weakref.ref(self), engine), self.num_envs, (name,))
-
-    def _only_call(self, name: str, call: Callable[[], Mapping[int, Any]]) -> Mapping[int, Any]:
-        """Makes a call, unless another is under way, which is refused meanwhile; see ``exclusive``."""
-        self._require_no_call(name)
-        self._call_under_way = name
-        try:
-            return call()
-        finally:
-            self._call_under_way = None
-
 
 _CONFIGURABLE = frozenset(
     {
@@ -326,42 +247,6 @@ _CONFIGURABLE = frozenset(
 
 
 _OF_EVERY_BATCH = frozenset(inspect.signature(BatchedEnvBase.__init__).parameters) - {"self"}
-
-
-def _followed(
-    env: weakref.ref[ParallelEnv],
-    engine: ParallelEngine[Any],
-    rows: Iterable[int],
-    path: tuple[str, ...],
-    call: Arguments | None,
-) -> Mapping[int, Any]:
-    """Follows a path in some rows' envs, unless a call of their batch is under way."""
-    rows, batch = list(rows), env()
-    if batch is None:
-        return _ask(engine, rows, path, call)
-    return batch._only_call(path[0], partial(_ask, engine, rows, path, call))
-
-
-def _ask(
-    engine: ParallelEngine[Any], rows: Sequence[int], path: tuple[str, ...], call: Arguments | None
-) -> Mapping[int, Any]:
-    if len(rows) == engine.num_envs:
-        return dict(zip(rows, engine.each("follow", [(path, call)] * len(rows)), strict=True))
-    return {row: engine.follow(row, path, call) for row in rows}
-
-
-def _have_equal_spaces(one: GymEnvDescription, other: GymEnvDescription) -> bool:
-    return one is other or (one.observation_space == other.observation_space and one.action_space == other.action_space)
-
-
-def _require_distinct(described: Sequence[AnyEnvDescription]) -> None:
-    """Refuses one env object from two makers, in wrappers or batches of their own too."""
-    found: dict[tuple[int, int], int] = {}
-    for index, env in enumerate(described):
-        for core, text in env.cores.items():
-            other = found.setdefault(core, index)
-            if other != index:
-                raise ValueError(f"the makers of envs {other} and {index} gave one and the same env: {text}")
 
 
 def _require_configuration(options: Mapping[str, Any]) -> None:

@@ -51,6 +51,10 @@ class Block:
         self.state = memoryview(control["state",].data)
         self.source = memoryview(control["source",].data)
 
+    def rows(self, start: int, stop: int) -> Block:
+        """The block of some of the rows, in the same memory; objects are its own."""
+        return Block(self.layout.rows(start, stop), self._memory)
+
     def _allocate(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """Private memory of this process, aligned."""
         memory = np.zeros(nbytes + ALIGNMENT, np.uint8)

@@ -61,7 +61,8 @@ class PoolEngine(ParallelEngine[Description]):
         self._ends = kind.ready_ends(self._crew.ends)
         self._batch: set[int] = set()  # rows with work under way, or done and not taken
         self._lanes: set[int] = set()
-        self._ready: dict[int, None] = {}
+        self._ready: dict[int, float] = {}
+        """Row -> when it was seen to be ready."""
         self._read: dict[int, Report] = {}
         """Row -> what was read of it when another was taken with it that had raised."""
         self._interrupted: set[int] = set()
@@ -129,7 +130,7 @@ class PoolEngine(ParallelEngine[Description]):
                 if row in self._crew.dead and not lane:
                     self._note_ready(row)
         except BaseException:
-            self._abandon_rows(rows)
+            self.abandon(rows)
             raise
 
     def _claim(self, rows: Iterable[int], claim: object) -> None:
@@ -185,7 +186,7 @@ class PoolEngine(ParallelEngine[Description]):
         Args:
             rows: the rows, in the order in which they are wanted.
             into: a block with as many rows or more, of these rows' layout; its first rows are written. None to leave
-                what they gave in the engine's own block, where it stays until they are submitted again.
+                what they gave in the engine's own block: the rows are busy until ``release`` then.
 
         Returns:
             The report of the work, of which row ``i`` is ``rows[i]``.
@@ -201,11 +202,21 @@ class PoolEngine(ParallelEngine[Description]):
                 report = NOTHING if reports.count(NOTHING) == len(reports) else _renumbered(reports, 0)
             if into is not None and failed is None:
                 _gather(self.block, rows, into)
-            self._let_go(rows)
+            if into is not None or failed is not None:
+                self._let_go(rows)
         except BaseException:
-            self._abandon_rows(rows)
+            self.abandon(rows)
             raise
         return report
+
+    def release(self, rows: Iterable[int]) -> None:
+        """Rows that were taken from the engine's own block are idle again: it may be written to."""
+        self._let_go(rows)
+
+    def ready_at(self, rows: Iterable[int]) -> list[float]:
+        """When each of some rows that are ready was seen to be, on ``time.perf_counter``'s clock."""
+        now = perf_counter()
+        return [self._ready.get(row, now) for row in rows]
 
     def _report_of(self, row: int) -> Report:
         """What a row that is ready left beside the block; its errors, infos and outputs are under the number 0."""
@@ -232,7 +243,7 @@ class PoolEngine(ParallelEngine[Description]):
         return own
 
     def _note_ready(self, row: int) -> None:
-        self._ready[row] = None  # before it is forgotten: an interrupt may come between the two
+        self._ready[row] = perf_counter()  # before it is forgotten: an interrupt may come between the two
         self._ends.forget(row)
 
     def _let_go(self, rows: Iterable[int]) -> None:
@@ -246,8 +257,9 @@ class PoolEngine(ParallelEngine[Description]):
 
     # ---------------------------------------------------------------- what was interrupted
 
-    def _abandon_rows(self, rows: Iterable[int]) -> None:
-        """These rows' work is not to be taken any more: what they do, the caller never sees."""
+    def abandon(self, rows: Iterable[int]) -> None:
+        """Has rows be idle whose work, if any is under way, the caller is not to see: they are to be reset."""
+        rows = [*rows]
         for row in rows:
             self._interrupted.add(row)
             self._ends.forget(row)

@@ -161,6 +161,34 @@ class EngineFace(ABC):
             self._fail(self._stepped(tensordict, shown), report)
         return shown
 
+    # ---------------------------------------------------------------- a round whose two ends come apart
+
+    def given_to(self, op: Op, tensordict: TensorDictBase | None) -> Any:
+        """What the engine's hosts are handed for a step or a reset of all rows; refuses what does not fit the specs."""
+        if op == Op.RESET:
+            return self._reset_inputs(tensordict, None)
+        assert tensordict is not None
+        return self._step_inputs(tensordict, None, bytes([op]) * self.engine.num_envs)
+
+    def after_reset(self, tensordict: TensorDictBase | None, report: Report) -> TensorDictBase:
+        """What all rows' resets gave, in what they were given."""
+        first = self._root_of(tensordict, None, report)
+        return first if tensordict is None else put_first(tensordict, first, self.groups.mask_keys("_reset"))
+
+    def after_step(self, tensordict: TensorDictBase, report: Report) -> TensorDictBase:
+        """What all rows' steps gave, put into what they were given."""
+        return put_next(tensordict, self._next_of(tensordict, None, report), self.groups.nested)
+
+    def after_step_and_maybe_reset(
+        self, tensordict: TensorDictBase, report: Report
+    ) -> tuple[TensorDictBase, TensorDictBase]:
+        """The same with the root of the next step, where rows that ended hold what their resets gave."""
+        following = self._next_of(tensordict, None, report)
+        root = self._root_of(tensordict, None, report, following)
+        with_next = self.may_have_extras or entry(tensordict, "next") is not None
+        put_next(tensordict, following, self.groups.nested)
+        return tensordict, self.carry(tensordict, root, None, with_next=with_next)
+
     def _not_shown(self, ops: bytes, report: Report, error: BaseException) -> None:
         """Takes down that what the envs did could not be put together; the error of one that raised is raised first."""
         fail_rows(self._block.state, ops)

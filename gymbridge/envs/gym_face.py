@@ -140,6 +140,11 @@ class GymFace(EngineFace):
         choices = self._options, self._selection, self._copy, self._non_blocking
         return GymFace(self.engine, self.batch_size, device, *choices)
 
+    def over(self, engine: Any, batch_size: torch.Size) -> GymFace:
+        """The same face of another engine of such envs."""
+        choices = self._options, self._selection, self._copy, self._non_blocking
+        return GymFace(engine, batch_size, self._device, *choices)
+
     @contextmanager
     def copying(self) -> Iterator[None]:
         """See :class:`EngineFace`."""

@@ -67,7 +67,57 @@ class RemoteTensorDictFace(TensorDictFace):
         self._step_sections = [own.next for own in self._outputs]
         self._reset_sections = [own.root for own in self._outputs]
 
+    def over(self, engine: Any) -> RemoteTensorDictFace:
+        """The same face of another engine of such envs."""
+        choices = self._selection, self._share_individual_td, self._non_blocking
+        face = type(self)(engine, self._device, *choices)
+        face.keep_apart()
+        return face
+
+    def keep_apart(self) -> None:
+        """Has what rows gave be copied even where it moves to another device, since it may wait before it does."""
+        if not self._copies:
+            self._copies = True
+            for outputs in self._outputs:
+                outputs.keep_apart()
+
     # ---------------------------------------------------------------- what the envs are given
+
+    def columns_given(self, tensordict: TensorDictBase) -> GivenColumns | None:
+        """What steps of all rows are given, a leaf at a time; None where each row has to be looked at by itself."""
+        if not (self.is_dense and type(tensordict) is TensorDict):
+            return None
+        self._envs[0]._spec_plan.require_inputs(tensordict, self.batch_size[:1])
+        return None if self._has_faulty_one_hot(tensordict) else GivenColumns(*self._input_columns(tensordict))
+
+    def row_given(self, row: int, tensordict: TensorDictBase, *, validated: bool) -> TensorDictBase:
+        """What the env of a row is given, of a TensorDict of its own ``[*B]``."""
+        return self._checked_row(row, self._for_env(row, tensordict), None, validated=validated)
+
+    def given_to_reset(
+        self, row: int, tensordict: TensorDictBase | None, step: OutputRow
+    ) -> tuple[TensorDictBase, torch.Tensor | None]:
+        """What the reset of a row is given whose episode ended in a step; and which envs of its own batch it resets.
+
+        Args:
+            tensordict: what the step was given.
+            step: what it gave.
+        """
+        assert tensordict is not None
+        plan = self._envs[row]._spec_plan
+        root = self._for_env(row, tensordict).exclude("next", *plan.groups.mask_keys("_step"))
+        return root_to_reset(root, step.completed(), plan.next_root, plan.groups, None)
+
+    def remember_rows(self, rows: Sequence[int], report: Report) -> None:
+        """Takes down what rows show now, that were run apart from the others.
+
+        Args:
+            rows: their numbers.
+            report: of their work, of which row ``i`` is ``rows[i]``.
+        """
+        for outputs in (report.steps, report.resets):
+            for position, output in outputs.items():
+                self._last[rows[position]] = output
 
     def _reset_inputs(  # type: ignore[override]
         self, tensordict: TensorDictBase | None, mask: torch.Tensor | None
@@ -87,10 +137,9 @@ class RemoteTensorDictFace(TensorDictFace):
     ) -> RoundInputs:
         masks = self._masks = self._row_masks(mask)
         root = partial(self._row_root, tensordict)
-        if self.is_dense and type(tensordict) is TensorDict and masks is None:
-            self._envs[0]._spec_plan.require_inputs(tensordict, self.batch_size[:1])
-            if not self._has_faulty_one_hot(tensordict):
-                return RoundInputs(GivenColumns(*self._input_columns(tensordict)), None, root)
+        columns = None if masks is not None else self.columns_given(tensordict)
+        if columns is not None:
+            return RoundInputs(columns, None, root)
         return RoundInputs(GivenRows(self._picked_inputs(tensordict, masks, ops), masks, False), masks, root)
 
     # ---------------------------------------------------------------- what they gave
@@ -247,6 +296,9 @@ class _Outputs:
         self.next = _Section(step, tensors_of(block.next, places.next), copies=copies)
         self.root = _Section(reset, tensors_of(block.root, places.root), copies=copies)
 
+    def keep_apart(self) -> None:
+        self.next.copies = self.root.copies = True
+
 
 class _Section:
     """What envs of one kind give in a section of the block, and what is sent beside it.
@@ -258,7 +310,7 @@ class _Section:
     """
 
     def __init__(self, reader: OutputReader, columns: Mapping[Key, torch.Tensor], *, copies: bool):
-        self._copies = copies
+        self.copies = copies
         self._reader = reader
         self._keys = tuple(columns)
         self._in_block = [*columns.values()]
@@ -266,7 +318,7 @@ class _Section:
         self._latest = _LatestRows(self._layout.assemble, self._in_block)
 
     def _columns(self) -> list[torch.Tensor]:
-        return [column.clone() for column in self._in_block] if self._copies else self._in_block
+        return [column.clone() for column in self._in_block] if self.copies else self._in_block
 
     def row(self, row: int, keys: tuple[Key, ...], values: Sequence[Any]) -> OutputRow:
         """What a row gave: copies of what is in the block, and what was sent.

@@ -266,7 +266,11 @@ class TensorDictFace(EngineFace):
     def _row_inputs(
         self, tensordict: TensorDictBase, row: int, mask: torch.Tensor | None, *, validated: bool
     ) -> TensorDictBase:
-        given = self._row_for_env(tensordict, row)
+        return self._checked_row(row, self._row_for_env(tensordict, row), mask, validated=validated)
+
+    def _checked_row(
+        self, row: int, given: TensorDictBase, mask: torch.Tensor | None, *, validated: bool
+    ) -> TensorDictBase:
         plan = self._envs[row]._spec_plan
         if not validated:
             return given
@@ -282,7 +286,10 @@ class TensorDictFace(EngineFace):
 
     def _row_for_env(self, tensordict: TensorDictBase, row: int) -> TensorDictBase:
         """A row as its env has it; a TensorDict of its own, without the caller's masks."""
-        given = row_of(tensordict, row).exclude("_step", "_reset")
+        return self._for_env(row, row_of(tensordict, row))
+
+    def _for_env(self, row: int, tensordict: TensorDictBase) -> TensorDictBase:
+        given = tensordict.exclude("_step", "_reset")
         device = self._row_device[row]
         return given.copy() if device is None or given.device == device else given.to(device)
 

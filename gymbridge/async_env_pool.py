@@ -1,0 +1,593 @@
+"""Pools of envs that are given work and heard in any order, as TensorDict envs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from gymbridge.batched import Maker
+from gymbridge.engine.any_env import AnyEnvOptions
+from gymbridge.engine.calls import exclusive
+from gymbridge.engine.codes import Op
+from gymbridge.engine.parallel import Affinity, ParallelEngine
+from gymbridge.engine.pool import PoolEngine, ThreadPoolEngine
+from gymbridge.envs.engine_face import EngineFace
+from gymbridge.envs.inputs import DeviceLike, NestedKey
+from gymbridge.envs.pool_calls import PoolCalls, Wanted, deadline_of
+from gymbridge.envs.pool_faces import pool_face
+from gymbridge.envs.pool_stats import ExchangeStats
+from gymbridge.envs.remote_host import RemoteTensorDictOptions
+from gymbridge.envs.spec_keys import leaf_keys
+from gymbridge.worker_batch import WorkerBatch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["AsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"]
+
+Stack = Literal["dense", "maybe_dense", "lazy"]
+Exchange = Literal["auto", "shm", "queue"]
+EnvIndex = int | Sequence[int] | torch.Tensor
+
+_log = logging.getLogger("gymbridge")
+
+_SHARES = {"dense": False, "maybe_dense": None, "lazy": True}
+
+
+class AsyncEnvPool(WorkerBatch):
+    """``N`` envs that run at the same time; each is given work and heard for itself.
+
+    ``async_step_and_maybe_reset_send`` gives some envs an action each, and ``async_step_and_maybe_reset_recv`` has what
+    those give that have come to an end, however long the others take. Used as any other batch (``reset``, ``step``,
+    ``rollout``), it waits for all of them.
+
+    Args:
+        env_makers: an id, a maker or an env, or a list of these, one for each env; see
+            :class:`~gymbridge.BatchedEnvBase`.
+        backend: where the envs run, each for itself: ``"threading"``, in a thread of this process;
+            ``"multiprocessing"``, in a worker process; ``"asyncio"``, on an event loop in a thread of this process, for
+            envs whose ``reset`` and ``step`` are coroutines, and in a thread for others.
+        stack: what results are: ``"dense"``; ``"lazy"``, stacks in which each env has its own TensorDict; dense if the
+            envs agree, else lazy.
+        exchange: of ``"multiprocessing"``, how what envs are given and what they give travels: ``"shm"``, tensors of
+            fixed shape through shared memory and nothing else; ``"queue"``, everything by message; ``"auto"``, the
+            first where the envs allow that.
+        worker_affinity: of ``"multiprocessing"`` and ``"threading"``: the cores of each worker, a sequence with one
+            entry a worker or a function of its number.
+        envs_per_worker: of ``"multiprocessing"``: so many envs share a process, in a thread each.
+        create_env_kwargs: keyword arguments of the makers, a dict for all or one for each.
+        device: of what is returned; unless told that of the envs.
+        start_timeout: seconds until all envs are made.
+        shutdown_timeout: seconds that ``close`` gives the envs.
+
+    Attributes:
+        num_envs: ``N``.
+        env_makers: as they were given, one for each env.
+        backend, stack, envs_per_worker: as they were given.
+        min_get: how many results a receive waits for unless told; 1, and it may be set.
+
+    Raises:
+        ValueError, TypeError: an option that there is not, or that this backend does not have; with ``stack="dense"``
+            at the first use, envs that do not agree, whose keys are named.
+
+    Example:
+        >>> from gymbridge import AsyncEnvPool
+        >>> pool = AsyncEnvPool(["CartPole-v1"] * 4)
+        >>> _ = pool.set_seed(0)
+        >>> pool.async_reset_send()
+        >>> td = pool.async_reset_recv(min_get=2, max_get=2)
+        >>> td["observation"].shape, td["env_index"].shape
+        (torch.Size([2, 4]), torch.Size([2]))
+        >>> td["action"] = torch.ones(2, dtype=torch.int64)
+        >>> pool.async_step_and_maybe_reset_send(td)
+        >>> td, td_ = pool.async_step_and_maybe_reset_recv(min_get=2)
+        >>> td["next", "reward"].squeeze(-1), td_["observation"].shape
+        (tensor([1., 1.]), torch.Size([2, 4]))
+        >>> pool.shutdown()
+    """
+
+    _backend: ClassVar[str | None] = None
+    """That of a subclass."""
+
+    def __new__(cls, env_makers: Any = None, *, backend: str | None = None, **options: Any) -> Self:
+        """A pool of the class that the backend has."""
+        backends = {own._backend: own for own in _CLASSES}
+        if cls._backend is not None:
+            if backend not in (None, cls._backend):
+                raise ValueError(f"backend: got {backend!r}, expected {cls._backend!r}, that of {cls.__name__}")
+            return super().__new__(cls)
+        backend = "threading" if backend is None else backend
+        if backend not in backends:
+            raise ValueError(f"backend: got {backend!r}, expected one of {', '.join(map(repr, backends))}")
+        return super().__new__(backends[backend])  # type: ignore[return-value]
+
+    def __init__(
+        self,
+        env_makers: str | Maker | Sequence[str | Maker],
+        *,
+        backend: str | None = None,
+        stack: Stack = "dense",
+        exchange: Exchange = "auto",
+        worker_affinity: Affinity | None = None,
+        envs_per_worker: int = 1,
+        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        device: DeviceLike | None = None,
+        start_timeout: float | None = 60.0,
+        shutdown_timeout: float | None = 10.0,
+    ):
+        makers = [*env_makers] if isinstance(env_makers, (list, tuple)) else [env_makers]
+        if not makers:
+            raise ValueError("env_makers: got an empty list, expected a maker for each env")
+        for name, given, allowed in (("stack", stack, get_args(Stack)), ("exchange", exchange, get_args(Exchange))):
+            if given not in allowed:
+                raise ValueError(f"{name}: got {given!r}, expected one of {', '.join(map(repr, allowed))}")
+        if isinstance(envs_per_worker, bool) or not isinstance(envs_per_worker, (int, np.integer)):
+            raise TypeError(f"envs_per_worker: got {envs_per_worker!r}, expected an int")
+        if envs_per_worker < 1:
+            raise ValueError(f"envs_per_worker: got {envs_per_worker}, expected at least 1")
+        super().__init__(
+            len(makers),
+            makers,
+            create_env_kwargs=create_env_kwargs,
+            device=device,
+            share_individual_td=_SHARES[stack],
+        )
+        self.env_makers = makers
+        self.backend = self._backend
+        self.stack = stack
+        self.envs_per_worker = int(envs_per_worker)
+        self.min_get = 1
+        self._exchange = exchange
+        self._worker_affinity = worker_affinity
+        self._start_timeout = start_timeout
+        self._shutdown_timeout = shutdown_timeout
+        self._pool_calls: PoolCalls | None = None
+        self._stats = ExchangeStats(self.num_envs)
+        self._start_lock = threading.RLock()
+        self._receives = False
+        self._require_options()
+
+    def _require_options(self) -> None:
+        """Refuses options that the backend does not have."""
+        if self._exchange == "shm":
+            raise ValueError(
+                f"exchange: got 'shm' with backend={self.backend!r}, expected 'auto' or 'queue': that is for "
+                f"'multiprocessing'"
+            )
+        if self.envs_per_worker != 1:
+            raise ValueError(
+                f"envs_per_worker: got {self.envs_per_worker} with backend={self.backend!r}, expected 1: more are for "
+                f"'multiprocessing'"
+            )
+
+    # ---------------------------------------------------------------- start and end
+
+    @property
+    def _face(self) -> EngineFace:
+        """See :class:`EngineEnv`; of several threads whose lanes are the first use, one starts the envs."""
+        if self._engine_face is None:
+            with self._start_lock:
+                return super()._face
+        return self._engine_face
+
+    def _take_specs(self, face: EngineFace) -> None:
+        super()._take_specs(face)
+        inputs = [*leaf_keys(face.specs["action"]), *leaf_keys(face.specs["state"])]
+        self._pool_calls = PoolCalls(
+            pool_face(face.engine, face),  # type: ignore[arg-type]
+            inputs,
+            face.batch_size[1:],
+            dense=face.is_dense,
+            stats=self._stats,
+        )
+
+    @property
+    def _calls(self) -> PoolCalls:
+        if self._engine_face is None:
+            _ = self._face
+        assert self._pool_calls is not None
+        return self._pool_calls
+
+    def to(self, device: DeviceLike) -> Self:
+        """See :meth:`EngineEnv.to`; refused while envs have work under way."""
+        if self._pool_calls is not None and self._pool_calls.busy:
+            raise RuntimeError(f"to: refused while envs {self._pool_calls.busy} have work under way, or unread results")
+        return super().to(device)
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """See :meth:`EngineEnv.close`; what is under way, or was not received, is dropped."""
+        super().close(raise_if_closed=raise_if_closed)
+        if self._engine_face is None:
+            self._pool_calls = None
+
+    def shutdown(self, timeout: float | None = 10.0) -> None:
+        """Ends the envs within a time, whatever is under way; a pool that is not running is left alone.
+
+        Args:
+            timeout: seconds; envs that have not ended by then are killed, with a warning (those in a thread of this
+                process, which cannot be killed, are left behind).
+        """
+        deadline_of(timeout)
+        before, self._shutdown_timeout = self._shutdown_timeout, timeout
+        try:
+            if self._engine_face is not None:
+                self._engine_face.engine.shutdown_timeout = timeout  # type: ignore[attr-defined]
+            self.close(raise_if_closed=False)
+        finally:
+            self._shutdown_timeout = before
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**super().__getstate__(), "_pool_calls": None, "_receives": False}
+        del state["_start_lock"]
+        return {**state, "_stats": ExchangeStats(self.num_envs)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._start_lock = threading.RLock()
+
+    # ---------------------------------------------------------------- what it is
+
+    @property
+    def env_batch_sizes(self) -> list[torch.Size]:
+        """The batch size of each env."""
+        return [self.batch_size[1:]] * self.num_envs
+
+    @property
+    def resolved_exchange(self) -> Literal["shm", "queue"]:
+        """How what envs are given and what they give travels; ``"queue"`` where they run in this process."""
+        return "queue"
+
+    @property
+    def exchange_keys(self) -> tuple[NestedKey, ...]:
+        """The keys of what envs are given that travels through shared memory."""
+        return ()
+
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """What has gone through the pool since its start, or since it was last told to count anew.
+
+        Args:
+            reset: count from zero again.
+
+        Returns:
+            ``"exchange"``, a dict: ``batches`` and ``items`` (envs) received, ``avg_batch_size``, ``batch_fill_ratio``
+            (items of those that would have fitted: ``max_get``, or all envs), ``partial_batch_fraction`` (batches that
+            were not full), ``avg_observation_to_batch_ms`` (from an env's end of work to its receive),
+            ``avg_batch_to_action_ms`` (from the receive to its next work), ``consumer_busy_fraction`` (of the time since
+            the first receive, that outside of receives). Lanes are not counted.
+
+        Example:
+            >>> pool = AsyncEnvPool(["CartPole-v1"] * 2)
+            >>> pool.async_reset_send()
+            >>> _ = pool.async_reset_recv(min_get=2)
+            >>> pool.stats()["exchange"]["items"]
+            2
+            >>> pool.shutdown()
+        """
+        return {"exchange": self._stats.taken(reset=reset)}
+
+    # ---------------------------------------------------------------- work handed out
+
+    def async_step_send(self, tensordict: TensorDictBase, env_index: EnvIndex | None = None) -> None:
+        """Gives envs a step to do; ``async_step_recv`` has what they give.
+
+        Args:
+            tensordict: ``[n, *B]``, with the actions of ``n`` envs; for one env in a lane ``[*B]``. It stays as it is.
+            env_index: which envs these are: ints, or a tensor of them; unless given, what stands at ``"env_index"``,
+                or else all envs in order. An int is a lane: only a receive with that ``env_index`` gets the env's
+                result, and threads may have a lane each at the same time.
+
+        Raises:
+            RuntimeError: an env has work under way already, or results that were not received; the message names it.
+            ValueError, TypeError, IndexError: an index that no env has, or two of one; a TensorDict of another size;
+                an action that does not fit.
+            ResetNeeded: a gymnasium env that ended has not been reset.
+            WorkerDiedError: the worker of an env is dead.
+        """
+        self._send(Op.STEP, "async_step_send", tensordict, env_index, {})
+
+    def async_step_and_maybe_reset_send(self, tensordict: TensorDictBase, env_index: EnvIndex | None = None) -> None:
+        """Gives envs a step to do, and a reset where that ends their episode; see :meth:`async_step_send`."""
+        self._send(Op.STEP_MAYBE_RESET, "async_step_and_maybe_reset_send", tensordict, env_index, {})
+
+    def async_reset_send(
+        self, tensordict: TensorDictBase | None = None, env_index: EnvIndex | None = None, **reset_kwargs: Any
+    ) -> None:
+        """Gives envs a reset to do; see :meth:`async_step_send`.
+
+        Args:
+            tensordict: what the resets are given, or None.
+            env_index: see there; with neither, all envs are reset.
+            **reset_kwargs: for the reset of each env; ``list_of_kwargs`` has one dict for each of these envs.
+        """
+        self._send(Op.RESET, "async_reset_send", tensordict, env_index, reset_kwargs)
+
+    def async_step_recv(
+        self,
+        min_get: int | None = None,
+        env_index: int | None = None,
+        *,
+        max_get: int | None = None,
+        timeout: float | None = None,
+    ) -> TensorDictBase:
+        """What envs give that were sent a step.
+
+        It waits for ``min_get`` of them. Without a ``timeout`` it then takes those too that are ready now; with one it
+        goes on collecting until the time is over, there are ``max_get``, or nothing is under way.
+
+        Args:
+            min_get: how many envs to wait for; the pool's ``min_get`` unless given.
+            env_index: one env, whose lane is received instead.
+            max_get: take no more than these.
+            timeout: seconds that the whole call may take; 0 to take what is ready. What has come by then stays there if
+                it is too little.
+
+        Returns:
+            A TensorDict ``[n, *B]``, the caller's own: what was sent, with ``next`` and, as int64 ``[n, *B]``,
+            ``"env_index"``, in whose order the rows are. Of a lane ``[*B]``.
+
+        Raises:
+            RuntimeError: less is under way than is waited for; or another thread receives.
+            TimeoutError: too little came in time; nothing is lost.
+            ValueError, TypeError: ``min_get`` less than 1, ``max_get`` less than that, a negative ``timeout``.
+            WorkerDiedError: the worker of an env is dead.
+
+        What an env raises comes through, one error a call; what the others gave is there for the next call.
+        """
+        return self._receive(Op.STEP, "async_step_recv", min_get, env_index, max_get, timeout)  # type: ignore[no-any-return]
+
+    def async_step_and_maybe_reset_recv(
+        self,
+        min_get: int | None = None,
+        env_index: int | None = None,
+        *,
+        max_get: int | None = None,
+        timeout: float | None = None,
+    ) -> tuple[TensorDictBase, TensorDictBase]:
+        """The same of envs that were sent ``step_and_maybe_reset``: what was sent with ``next``, and the next root."""
+        return self._receive(  # type: ignore[no-any-return]
+            Op.STEP_MAYBE_RESET, "async_step_and_maybe_reset_recv", min_get, env_index, max_get, timeout
+        )
+
+    def async_reset_recv(
+        self,
+        min_get: int | None = None,
+        env_index: int | None = None,
+        *,
+        max_get: int | None = None,
+        timeout: float | None = None,
+    ) -> TensorDictBase:
+        """The same of envs that were sent a reset: what was sent, with observations and flags."""
+        return self._receive(Op.RESET, "async_reset_recv", min_get, env_index, max_get, timeout)  # type: ignore[no-any-return]
+
+    # ---------------------------------------------------------------- the three verbs, written once
+
+    def _send(
+        self,
+        op: Op,
+        call: str,
+        tensordict: TensorDictBase | None,
+        env_index: EnvIndex | None,
+        reset_kwargs: dict[str, Any],
+    ) -> None:
+        calls = self._calls
+        if tensordict is not None and not isinstance(tensordict, TensorDictBase):
+            raise TypeError(f"{call}: got {type(tensordict).__name__}, expected a TensorDict")
+        if _is_int(env_index):
+            (row,) = self._rows(call, [env_index])
+            self._require_size(call, tensordict, self.batch_size[1:])
+            calls.send_lane(op, row, tensordict, self._kwargs_of(call, reset_kwargs, 1))
+            return
+        self._send_batch(op, call, tensordict, env_index, reset_kwargs)
+
+    @exclusive
+    def _send_batch(
+        self,
+        op: Op,
+        call: str,
+        tensordict: TensorDictBase | None,
+        env_index: Any,
+        reset_kwargs: dict[str, Any],
+    ) -> None:
+        if env_index is None and tensordict is not None:
+            env_index = tensordict.get("env_index", None)
+            if _is_int(env_index) or (env_index is not None and tensordict.batch_size == self.batch_size[1:]):
+                tensordict = tensordict.unsqueeze(0)  # one env without a dim for it: a batch of one
+        rows = self._rows(call, range(self.num_envs) if env_index is None else _as_ints(call, env_index))
+        self._require_size(call, tensordict, torch.Size((len(rows), *self.batch_size[1:])))
+        self._calls.send(op, rows, tensordict, self._kwargs_of(call, reset_kwargs, len(rows)))
+
+    def _rows(self, call: str, indices: Iterable[Any]) -> list[int]:
+        rows = [int(index) for index in indices]
+        num_envs = self.num_envs
+        if not rows:
+            raise ValueError(f"{call}: got no env_index, expected that of one env or more")
+        if min(rows) < 0 or max(rows) >= num_envs:
+            raise IndexError(f"{call}: got env_index {rows}, expected some of 0 to {num_envs - 1}")
+        if len({*rows}) < len(rows):
+            raise ValueError(f"{call}: got env_index {rows}, expected each env once")
+        return rows
+
+    def _require_size(self, call: str, tensordict: TensorDictBase | None, expected: torch.Size) -> None:
+        if tensordict is not None and tensordict.batch_size != expected:
+            raise ValueError(
+                f"{call}: got a TensorDict of batch size {[*tensordict.batch_size]}, expected {[*expected]}"
+            )
+
+    def _kwargs_of(self, call: str, kwargs: dict[str, Any], num_rows: int) -> list[Mapping[str, Any]] | None:
+        if not kwargs:
+            return None
+        if kwargs.get("seed") is not None and num_rows * self.batch_size[1:].numel() > 1:
+            raise ValueError(
+                f"{call}: got seed {kwargs['seed']!r} for {num_rows} envs, which would all be the same; call "
+                f"set_seed(seed), which gives env i the seed seed + i, or send list_of_kwargs"
+            )
+        return self._kwargs_for_rows(kwargs, num_rows)
+
+    def _receive(
+        self,
+        op: Op,
+        call: str,
+        min_get: int | None,
+        env_index: int | None,
+        max_get: int | None,
+        timeout: float | None,
+    ) -> Any:
+        if env_index is not None:
+            return self._calls.receive_lane(op, self._lane(call, env_index), deadline_of(timeout))
+        return self._receive_batch(op, Wanted.of(self.min_get if min_get is None else min_get, max_get, timeout))
+
+    @exclusive
+    def _receive_batch(self, op: Op, wanted: Wanted) -> Any:
+        return self._calls.receive(op, wanted)
+
+    def _lane(self, call: str, env_index: Any) -> int:
+        if not _is_int(env_index):
+            raise TypeError(f"{call}: got env_index {env_index!r}, expected an int, the env of a lane")
+        (row,) = self._rows(call, [env_index])
+        return row
+
+
+class ThreadingAsyncEnvPool(AsyncEnvPool):
+    """A pool whose envs run in a thread of this process each: for envs that wait, or leave the interpreter alone.
+
+    Nothing is pickled: what an env gives, exceptions included, is had as the very object.
+
+    Args:
+        env_makers, **options: see :class:`AsyncEnvPool`.
+
+    Example:
+        >>> pool = ThreadingAsyncEnvPool(["CartPole-v1"] * 2)
+        >>> pool.rollout(3, break_when_any_done=False).batch_size
+        torch.Size([2, 3])
+        >>> pool.shutdown()
+    """
+
+    _backend = "threading"
+
+    def _start_engine(self, preload: Sequence[str]) -> Any:
+        return ThreadPoolEngine(
+            self._makers,
+            AnyEnvOptions(),
+            worker_affinity=self._worker_affinity,
+            start_timeout=self._start_timeout,
+            shutdown_timeout=self._shutdown_timeout,
+        )
+
+
+class ProcessorAsyncEnvPool(AsyncEnvPool):
+    """A pool whose envs run in worker processes.
+
+    Args:
+        env_makers, **options: see :class:`AsyncEnvPool`.
+
+    Example:
+        >>> pool = ProcessorAsyncEnvPool(["CartPole-v1"] * 2)
+        >>> pool.resolved_exchange, pool.exchange_keys
+        ('shm', ('action',))
+        >>> pool.shutdown()
+    """
+
+    _backend = "multiprocessing"
+    _resolved: Literal["shm", "queue"] | None = None
+
+    def _require_options(self) -> None:
+        """See :class:`AsyncEnvPool`; it has them all."""
+
+    def _start_engine(self, preload: Sequence[str]) -> Any:
+        return PoolEngine(
+            self._makers,
+            AnyEnvOptions(),
+            envs_per_worker=self.envs_per_worker,
+            worker_affinity=self._worker_affinity,
+            num_sub_threads=1,
+            torch_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
+            start_timeout=self._start_timeout,
+            shutdown_timeout=self._shutdown_timeout,
+            preload=preload,
+        )
+
+    def _make_face(self) -> EngineFace:
+        self._use_buffers = False if self._exchange == "queue" else None
+        face = super()._make_face()
+        self._resolved = "queue" if self._use_buffers is False else "shm"
+        return face
+
+    def _gym_face(self, engine: ParallelEngine[Any], kinds: list[Any]) -> EngineFace | None:
+        for row, kind in enumerate(kinds):
+            env = getattr(kind, "gym_env", kind)
+            if env is not None:
+                objects = [leaf.key for leaf in (*env.root_leaves, *env.input_leaves) if leaf.dtype.hasobject]
+                self._require_placed(row, objects)
+        return super()._gym_face(engine, kinds)
+
+    def _describe_tensordict_envs(self, engine: ParallelEngine[Any], kinds: list[Any]) -> None:
+        if self._use_buffers is None:
+            engine.describe(self._tensordict_options(buffers=True))
+            for row, env in enumerate(engine.descriptions):
+                self._require_placed(row, env.without_place)
+        if self._use_buffers is False:
+            super()._describe_tensordict_envs(engine, kinds)
+
+    def _require_placed(self, row: int, keys: Sequence[tuple[str, ...]]) -> None:
+        """Goes by message where leaves cannot go through shared memory, or refuses that.
+
+        Raises:
+            ValueError: naming env and keys.
+        """
+        if not keys or self._use_buffers is False:
+            return
+        named = [".".join(key) for key in keys]
+        why = f"env {row}: {named} are no tensors of fixed shape on the CPU"
+        if self._exchange == "shm":
+            raise ValueError(f"exchange: got 'shm', expected 'queue' or 'auto': {why}")
+        _log.info("exchange='auto' is 'queue': %s", why)
+        self._use_buffers = False
+
+    @property
+    def resolved_exchange(self) -> Literal["shm", "queue"]:
+        """See :class:`AsyncEnvPool`; starts the envs if they never ran."""
+        if self._resolved is None:
+            _ = self._face
+        assert self._resolved is not None
+        return self._resolved
+
+    @property
+    def exchange_keys(self) -> tuple[NestedKey, ...]:
+        """See :class:`AsyncEnvPool`; starts the envs if they never ran."""
+        if self.resolved_exchange == "queue":
+            return ()
+        keys = dict.fromkeys([*leaf_keys(self.full_action_spec), *leaf_keys(self.full_state_spec)])
+        return tuple(key[0] if len(key) == 1 else key for key in keys)
+
+
+_CLASSES: tuple[type[AsyncEnvPool], ...] = (ThreadingAsyncEnvPool, ProcessorAsyncEnvPool)
+
+
+def _is_int(index: Any) -> bool:
+    return isinstance(index, (int, np.integer)) and not isinstance(index, bool)
+
+
+def _as_ints(call: str, given: Any) -> list[Any]:
+    """The indices of envs in whatever holds them; of an env that is a batch of its own the first of its own."""
+    if isinstance(given, TensorDictBase) or hasattr(given, "tolist"):
+        given = given.tolist()
+    if _is_int(given):
+        return [given]
+    if not isinstance(given, (list, tuple, range)):
+        raise TypeError(f"{call}: got env_index {given!r} of type {type(given).__name__}, expected ints")
+    indices = []
+    for one in given:
+        while isinstance(one, (list, tuple)) and one:
+            one = one[0]
+        if hasattr(one, "tolist"):
+            one = one.tolist()
+        if not _is_int(one):
+            raise TypeError(f"{call}: got env_index {given!r}, expected ints")
+        indices.append(one)
+    return indices

@@ -1,0 +1,330 @@
+"""The calls of a pool: what is sent, what is under way, and what is received by when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase
+
+from gymbridge.engine.codes import Op
+from gymbridge.engine.failures import raise_env_error
+from gymbridge.envs.pool_faces import PoolFace, RowFailed, Work
+from gymbridge.envs.pool_stats import ExchangeStats
+from gymbridge.envs.sent_rows import taken_over, together
+from gymbridge.envs.tensordicts import put_entry
+from gymbridge.errors import CallTimeoutError
+
+__all__ = ["PoolCalls", "Wanted"]
+
+_NAMES = {Op.RESET: "reset", Op.STEP: "step", Op.STEP_MAYBE_RESET: "step_and_maybe_reset"}
+
+
+class Wanted(NamedTuple):
+    """How much a receive is to get, and by when; see :meth:`gymbridge.AsyncEnvPool.async_step_recv`.
+
+    Attributes:
+        min_get, max_get: how many rows.
+        deadline: on ``time.perf_counter``'s clock; None for none.
+
+    Example:
+        >>> Wanted.of(min_get=0)
+        Traceback (most recent call last):
+        ValueError: min_get: got 0, expected at least 1
+    """
+
+    min_get: int
+    max_get: int | None
+    deadline: float | None
+
+    @classmethod
+    def of(cls, min_get: int = 1, max_get: int | None = None, timeout: float | None = None) -> Wanted:
+        """What is wanted from now on.
+
+        Raises:
+            ValueError, TypeError: ``min_get`` that is no int or less than 1, ``max_get`` less than ``min_get``, or a
+                negative ``timeout``.
+        """
+        for name, given in (("min_get", min_get), ("max_get", max_get)):
+            if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
+                raise TypeError(f"{name}: got {given!r}, expected an int")
+        if min_get < 1:
+            raise ValueError(f"min_get: got {min_get}, expected at least 1")
+        if max_get is not None and max_get < min_get:
+            raise ValueError(f"max_get: got {max_get}, expected at least min_get, {min_get}")
+        return cls(min_get, max_get, deadline_of(timeout))
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """When a call is to end, on ``time.perf_counter``'s clock.
+
+    Raises:
+        ValueError, TypeError: a negative time, or something that is none.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout: got {timeout!r}, expected seconds, or None for no limit")
+    if not timeout >= 0:
+        raise ValueError(f"timeout: got {timeout}, expected 0 or more seconds")
+    return perf_counter() + timeout
+
+
+class PoolCalls:
+    """What is under way in a pool, and how it gets there and back.
+
+    Batches are sent and received by one thread at a time, which the pool sees to; lanes by a thread each.
+
+    Args:
+        face: the pool's engine seen as TensorDicts.
+        inputs: the leaves that envs are given in a step.
+        row_batch_size: that of an env.
+        dense: results are dense.
+        stats: keeps count.
+    """
+
+    def __init__(
+        self,
+        face: PoolFace[Any],
+        inputs: Iterable[tuple[str, ...]],
+        row_batch_size: torch.Size,
+        *,
+        dense: bool,
+        stats: ExchangeStats,
+    ):
+        self._face = face
+        self._engine = face.engine
+        self._inputs = tuple(inputs)
+        self._row_batch_size = row_batch_size
+        self._dense = dense
+        self._stats = stats
+        self._claims: dict[int, object] = {}
+        """Row -> whose work it does; a dict, since of two threads that set a default in it one is the first."""
+        self._works: dict[Op, dict[int, Work]] = {op: {} for op in _NAMES}
+        self._lanes: dict[int, Work] = {}
+        self._received_lanes: dict[int, object] = {}
+
+    @property
+    def busy(self) -> list[int]:
+        """The rows whose work is under way or whose results were not received."""
+        return sorted(self._claims)
+
+    # ---------------------------------------------------------------- on the way in
+
+    def send(
+        self,
+        op: Op,
+        rows: Sequence[int],
+        tensordict: TensorDictBase | None,
+        reset_kwargs: Sequence[Mapping[str, Any]] | None,
+    ) -> None:
+        """Gives rows work, together; nothing has begun where it raises.
+
+        Args:
+            tensordict: ``[n, *B]``, a row each.
+        """
+        claim = object()
+        try:
+            self._claim(op, rows, claim)
+            own = self._taken_over(op, rows, tensordict)
+            self._face.submit(rows, op, own, reset_kwargs)
+            works = self._works[op]
+            for position, row in enumerate(rows):
+                works[row] = Work(op, own, position)
+        except BaseException as error:
+            self._let_go([row for row in rows if self._claims.get(row) is claim], error)
+            raise
+        self._stats.sent(rows)
+
+    def send_lane(
+        self,
+        op: Op,
+        row: int,
+        tensordict: TensorDictBase | None,
+        reset_kwargs: Sequence[Mapping[str, Any]] | None,
+    ) -> None:
+        """Gives one row work as a lane.
+
+        Args:
+            tensordict: ``[*B]``.
+        """
+        claim = object()
+        try:
+            self._claim(op, [row], claim)
+            own = self._taken_over(op, [row], tensordict)
+            self._face.submit_lane(row, op, own, reset_kwargs)
+            self._lanes[row] = Work(op, own, -1)
+        except BaseException as error:
+            self._let_go([row] if self._claims.get(row) is claim else [], error)
+            raise
+
+    def _claim(self, op: Op, rows: Sequence[int], claim: object) -> None:
+        claims = self._claims
+        busy = [row for row in rows if claims.setdefault(row, claim) is not claim]
+        if busy:
+            raise RuntimeError(
+                f"async_{_NAMES[op]}_send: envs {busy} have work under way, or results that were not received"
+            )
+
+    def _taken_over(self, op: Op, rows: Sequence[int], tensordict: TensorDictBase | None) -> TensorDictBase | None:
+        if op != Op.RESET:
+            if tensordict is None:
+                raise TypeError(f"async_{_NAMES[op]}_send: got None, expected a TensorDict with the action")
+            self._face.require_steppable(rows)
+        if tensordict is None:
+            return None
+        for name in ("_reset", "_step"):
+            if tensordict.get(name, None) is not None:
+                raise ValueError(
+                    f"async_{_NAMES[op]}_send: got a mask at {name!r}, expected none: env_index picks the envs"
+                )
+        return taken_over(tensordict, () if op == Op.RESET else self._inputs, ("env_index",))
+
+    # ---------------------------------------------------------------- on the way out
+
+    def receive(self, op: Op, wanted: Wanted) -> Any:
+        """What rows gave, together, in the order of their numbers.
+
+        Raises:
+            RuntimeError: more is wanted than is under way.
+            CallTimeoutError: less than is wanted came in time; it is there for the next call.
+
+        What an env raises comes through, one a call; what the others gave is there for the next.
+        """
+        begun = perf_counter()
+        self._require_under_way(op, wanted)
+        waits = self._waits(op, wanted)
+        wait = self._engine.wait
+        try:
+            following = next(waits)
+            while True:
+                following = waits.send(wait(*following))
+        except StopIteration as end:
+            rows = end.value
+        return self._results(op, rows, wanted, begun)
+
+    async def receive_async(self, op: Op, wanted: Wanted) -> Any:
+        """The same, awaited."""
+        begun = perf_counter()
+        self._require_under_way(op, wanted)
+        waits = self._waits(op, wanted)
+        try:
+            following = next(waits)
+            while True:
+                following = waits.send(await self._engine.wait_async(*following))
+        except StopIteration as end:
+            rows = end.value
+        return self._results(op, rows, wanted, begun)
+
+    def _require_under_way(self, op: Op, wanted: Wanted) -> None:
+        under_way = len(self._works[op])
+        if wanted.min_get > under_way:
+            raise RuntimeError(
+                f"async_{_NAMES[op]}_recv: got min_get={wanted.min_get}, expected at most {under_way}, the envs with "
+                f"such work under way"
+            )
+
+    def _waits(self, op: Op, wanted: Wanted) -> Generator[tuple[int, float | None], Iterable[int], list[int]]:
+        """The waits of a receive; returns the rows that it is to get, in order."""
+        works = self._works[op]
+        most = len(works) if wanted.max_get is None else min(wanted.max_get, len(works))
+        at_once = wanted.min_get if wanted.deadline is None else most
+        found = yield from self._face.waits(works, at_once, wanted.deadline)
+        if len(found) < wanted.min_get:
+            raise CallTimeoutError(
+                f"async_{_NAMES[op]}_recv: {len(found)} of min_get={wanted.min_get} envs came in time; what they gave "
+                f"is there for the next call"
+            )
+        return sorted(found[:most])
+
+    def _results(self, op: Op, rows: Sequence[int], wanted: Wanted, begun: float) -> Any:
+        works = self._works[op]
+        ready_at = self._engine.ready_at(rows)
+        sent = together([works[row][1:] for row in rows], dense=self._dense)
+        made = self._made(rows, works, lambda: self._face.results(rows, op, sent))
+        self._stats.received(begun, ready_at, rows, wanted.max_get)
+        index = torch.tensor(rows)
+        if self._row_batch_size:
+            size = (len(rows), *self._row_batch_size)
+            index = index.reshape(-1, *[1] * len(self._row_batch_size)).expand(size).contiguous()
+        return _with_index(made, index)
+
+    def receive_lane(self, op: Op, row: int, deadline: float | None) -> Any:
+        """What a lane gave; see :meth:`receive`."""
+        with self._receiving(op, row):
+            for left in self._face.lane_waits(row, self._lanes, deadline):
+                self._engine.wait_for(row, left)
+            return self._lane_results(op, row)
+
+    async def receive_lane_async(self, op: Op, row: int, deadline: float | None) -> Any:
+        """The same, awaited."""
+        with self._receiving(op, row):
+            for left in self._face.lane_waits(row, self._lanes, deadline):
+                await self._engine.wait_for_async(row, left)
+            return self._lane_results(op, row)
+
+    @contextmanager
+    def _receiving(self, op: Op, row: int) -> Iterator[None]:
+        """A context in which no other thread receives a lane."""
+        claim = object()
+        if self._received_lanes.setdefault(row, claim) is not claim:
+            raise RuntimeError(f"async_{_NAMES[op]}_recv: env {row} is being received already, in another thread")
+        try:
+            work = self._lanes.get(row)
+            if work is None or work.op != op:
+                under_way = "nothing" if work is None else f"a {_NAMES[work.op]}"
+                raise RuntimeError(
+                    f"async_{_NAMES[op]}_recv: env {row} has {under_way} under way in its lane, expected a {_NAMES[op]}"
+                )
+            yield
+        finally:
+            del self._received_lanes[row]
+
+    def _lane_results(self, op: Op, row: int) -> Any:
+        sent = self._lanes[row].tensordict
+        made = self._made([row], self._lanes, lambda: self._face.lane_results(row, op, sent))
+        return _with_index(made, torch.full(self._row_batch_size, row))
+
+    def _made(self, rows: Sequence[int], works: dict[int, Work], make: Callable[[], Any]) -> Any:
+        """What is made of rows that are complete, which are idle then; where one raised, that one alone is."""
+        failed: RowFailed | None = None
+        try:
+            made = make()
+        except RowFailed as error:
+            failed = error
+        except BaseException:  # an interrupt or no memory: what they gave will not be seen
+            self._face.lose(rows)
+            self._done(rows, works)
+            raise
+        if failed is not None:
+            self._done([failed.row], works)
+            raise_env_error({failed.row: failed.error})
+        self._done(rows, works)
+        return made
+
+    def _done(self, rows: Iterable[int], works: dict[int, Work]) -> None:
+        for row in rows:
+            works.pop(row, None)
+            self._claims.pop(row, None)  # last: another thread may give it work from here on
+
+    def _let_go(self, rows: Sequence[int], error: BaseException) -> None:
+        """Rows were not given their work, or an interrupt keeps anybody from knowing whether they were."""
+        if not isinstance(error, Exception):
+            self._face.lose(rows)
+        for row in rows:
+            for works in (*self._works.values(), self._lanes):
+                works.pop(row, None)
+            self._claims.pop(row, None)
+
+
+def _with_index(made: Any, index: torch.Tensor) -> Any:
+    for part in made if isinstance(made, tuple) else (made,):
+        if isinstance(part, LazyStackedTensorDict):
+            for row, number in zip(part.tensordicts, index, strict=True):
+                put_entry(row, "env_index", number.clone())
+        else:
+            put_entry(part, "env_index", index if part is made else index.clone())
+    return made

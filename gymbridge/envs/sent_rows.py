@@ -1,0 +1,114 @@
+"""What rows were sent, kept until they are received, and put together again as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+
+from gymbridge.envs.tensordicts import cloned, densified, entries, leaf_paths, nothing_like, row_of, tensordict_of
+
+__all__ = ["taken_over", "together"]
+
+Key = tuple[str, ...]
+
+
+def taken_over(tensordict: TensorDictBase, inputs: Iterable[Key], left_out: Iterable[str]) -> TensorDictBase:
+    """A shallow copy that the caller's later changes do not reach, with copies of the leaves that envs are given.
+
+    Args:
+        inputs: the leaves that are copied, where they are there.
+        left_out: names that are not taken over.
+
+    Example:
+        >>> td = TensorDict(action=torch.zeros(2), env_index=torch.tensor([0, 1]), batch_size=[2])
+        >>> own = taken_over(td, [("action",)], ["env_index"])
+        >>> td["action"].add_(1), own["action"]
+        (tensor([1., 1.]), tensor([0., 0.]))
+    """
+    if type(tensordict) is not TensorDict:
+        own: TensorDictBase = tensordict.exclude(*left_out).copy()
+    else:
+        root = entries(tensordict)
+        for name in left_out:
+            root.pop(name, None)
+        for name, value in root.items():
+            if isinstance(value, TensorDictBase):
+                root[name] = value.copy()
+        own = tensordict_of(root, tensordict.batch_size, tensordict.device)
+    for key in inputs:
+        value = own.get(key, None)
+        if isinstance(value, torch.Tensor):
+            own.set(key, value.clone())
+    return own
+
+
+def together(parts: Sequence[tuple[TensorDictBase | None, int]], *, dense: bool) -> TensorDictBase | None:
+    """Rows of what was sent, in this order, as one TensorDict of the caller's own; None where nothing was.
+
+    Args:
+        parts: a TensorDict, and the position of the row in it. A row is asked for once: one whole TensorDict in its own
+            order is handed out as it is.
+        dense: put dense rows together leaf by leaf; what one has and another has not is zero there. Without, and where
+            shapes differ, the result is a lazy stack.
+
+    Example:
+        >>> td = TensorDict(x=torch.arange(3), batch_size=[3])
+        >>> together([(td, 2), (td, 0)], dense=True)["x"]
+        tensor([2, 0])
+    """
+    first, _ = parts[0]
+    if all(tensordict is first for tensordict, _ in parts):
+        if first is None:
+            return None
+        is_whole = len(parts) == first.batch_size[0] and all(at == row for row, (_, at) in enumerate(parts))
+        if is_whole and dense is not isinstance(first, LazyStackedTensorDict):
+            return first
+    columns = _columns(parts) if dense else None
+    if columns is not None:
+        assert first is not None
+        return tensordict_of(columns, torch.Size((len(parts), *first.batch_size[1:])), first.device)
+    rows = _with_equal_keys([None if td is None else cloned(row_of(td, at)) for td, at in parts], fill=dense)
+    stacked = LazyStackedTensorDict(*rows, stack_dim=0)
+    return densified(stacked) if dense else stacked
+
+
+def _columns(parts: Sequence[tuple[TensorDictBase | None, int]]) -> dict[str, Any] | None:
+    """Root entry by root entry, where all of them are tensors and the rows have the same; else None."""
+    first, position = parts[0]
+    if type(first) is not TensorDict:
+        return None
+    plain = first._tensordict
+    if any(type(value) is not torch.Tensor for value in plain.values()):
+        return None
+    if len(parts) == 1:
+        return {name: value[position : position + 1].clone() for name, value in plain.items()}
+    if all(tensordict is first for tensordict, _ in parts):
+        index = torch.tensor([at for _, at in parts], device=first.device)
+        return {name: value[index.to(value.device)] for name, value in plain.items()}
+    shared = {name: (value.shape[1:], value.dtype, value.device) for name, value in plain.items()}
+    for tensordict, _ in parts:
+        if tensordict is first:
+            continue
+        if type(tensordict) is not TensorDict or tensordict.device != first.device:
+            return None
+        others = tensordict._tensordict
+        if others.keys() != plain.keys() or any(type(value) is not torch.Tensor for value in others.values()):
+            return None
+        if any((value.shape[1:], value.dtype, value.device) != shared[name] for name, value in others.items()):
+            return None
+    return {name: torch.stack([td._tensordict[name][at] for td, at in parts]) for name in plain}  # type: ignore[union-attr]
+
+
+def _with_equal_keys(rows: list[TensorDictBase | None], *, fill: bool) -> list[TensorDictBase]:
+    """The rows, where one was given nothing an empty one; with ``fill`` each with every key that one of them has."""
+    some = next(row for row in rows if row is not None)
+    made = [some.empty() if row is None else row for row in rows]
+    if fill:
+        keys = {key: row.get(key) for row in reversed(made) for key in leaf_paths(row)}
+        for row in made:
+            for key in keys.keys() - {*leaf_paths(row)}:
+                row.set(key, nothing_like(keys[key]))
+    return made

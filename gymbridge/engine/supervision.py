@@ -183,7 +183,9 @@ class Crew:
             for worker in dead:
                 self._bury(worker)
             if self._pending and not dead:
-                raise CallTimeoutError(f"workers {self._numbers(self._pending)} did not answer in time")
+                late = sorted(self._pending)
+                rows = [row for worker in late for row in self.parts[worker]]
+                raise CallTimeoutError(f"workers {self._numbers(late)} did not answer in time: envs {rows}")
 
     def answer(self, worker: int) -> Any:
         """What a worker has answered, or raises what went wrong there.

@@ -35,12 +35,14 @@ def shares_of(process: WorkerProcess, passed: Sequence[Sequence[int]]) -> list[W
         (None, None)
     """
     common = _Common(process)
+    shares: list[WorkerShare] = []
     try:
-        return [WorkerShare(common, process.another_wake(own)) for own in passed]
+        shares.extend(WorkerShare(common, process.another_wake(own)) for own in passed)
     except BaseException:
-        process.kill()
+        process.kill()  # while none of them has been let go, which would close it
         process.close()
         raise
+    return shares
 
 
 class _Common:

@@ -77,16 +77,26 @@ def _unpickled(jobs: Sequence[bytes]) -> EnvThreads:
 
 
 class _EnvThreadEnd(WakeEnd):
-    """A worker's end of its wake-ups, which tells whether the worker waits for something to do."""
+    """A worker's end of its wake-ups, which knows whether the worker has something to do.
 
-    waits = False
+    Attributes:
+        is_idle: it has answered all that it was asked: also before it waits again, since its thread may get there late.
+    """
+
+    is_idle = False
 
     def wait(self, timeout: float | None = None) -> int | None:
-        self.waits = True
-        try:
-            return super().wait(timeout)
-        finally:
-            self.waits = False
+        command = super().wait(timeout)
+        self.is_idle = False
+        return command
+
+    def wake(self, byte: int = 0) -> None:
+        self.is_idle = True
+        super().wake(byte)
+
+    def signal(self, byte: int) -> None:
+        self.is_idle = True
+        super().signal(byte)
 
 
 class _EnvThread(threading.Thread):
@@ -131,8 +141,8 @@ class _Stop:
 
 
 def _end_idle(threads: Sequence[_EnvThread], stop: _Stop) -> None:
-    """Has the workers that wait for something to do close their envs, and waits for them."""
-    idle = [thread for thread in threads if thread.wake.waits]
+    """Has the workers that have nothing to do close their envs, and waits for them."""
+    idle = [thread for thread in threads if thread.wake.is_idle]
     stop.tell()
     deadline = perf_counter() + _SECONDS_TO_CLOSE
     for thread in idle:

@@ -282,6 +282,23 @@ def test_a_start_that_runs_out_of_descriptors_leaves_none(call: int, monkeypatch
     assert descriptors() == before[0]
 
 
+@pytest.mark.parametrize("envs_per_worker", [1, 2])
+def test_a_process_that_dies_before_it_has_its_memory(envs_per_worker: int, tmp_path: Path) -> None:
+    def make() -> ActingEnv:
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        return ActingEnv(0)
+
+    pool: PoolEngine[Any] = PoolEngine([make, *acting(2)], INFOS, envs_per_worker=envs_per_worker)
+    pid = int((tmp_path / "pid").read_text())
+    watched = watch([pid])
+    os.kill(pid, signal.SIGKILL)
+    assert not still_running(watched)
+    for _ in range(2):
+        with pytest.raises(WorkerDiedError, match=r"worker 0, which .* has died: killed by SIGKILL"):
+            pool.allocate()
+    pool.close()
+
+
 # ---------------------------------------------------------------- the cores
 
 
@@ -475,6 +492,7 @@ def test_a_child_that_an_env_has_forked_in_c_does_not_hide_the_death(pool: PoolE
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # in the worker too
 def test_a_process_that_an_env_forks_has_none_of_our_descriptors(pool: PoolEngine[Any], tmp_path: Path) -> None:
     """But those that are the env's own, or nobody's."""
 

@@ -40,6 +40,8 @@ The same round in a :class:`~gymbridge.engine.parallel.ParallelEngine`, whose wo
   worker a byte that comes back behind all others: ``settle``.
 - Workers that are threads of this process have queues in the place of pipes and hand the objects themselves over; the
   block is private memory. All else is the same (:mod:`~gymbridge.engine.worker_kinds`).
+- Several workers may be threads of one process. Each has pipes and a mailbox of its own, so that the caller sees no
+  difference until the process ends, and with it all of them (:mod:`~gymbridge.engine.env_threads`).
 - A worker is dead when its pipe or pidfd says so, or its thread as its last deed. Its rows fail, the others' are kept,
   and what touches its envs later is refused with the same error.
 - At the start each worker makes its envs and describes them; the front looks whether they fit together; ``allocate``

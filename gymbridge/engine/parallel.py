@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from math import ceil
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -112,7 +113,7 @@ class ParallelEngine(Generic[Description]):
         threads: dict[str, str | None] = {}
         if num_sub_threads is not None:
             threads.update(dict.fromkeys(_THREAD_VARIABLES, str(num_sub_threads)))
-        kind = ProcessWorkers(method=method, daemon=daemon, memory=memory, environ=threads, preload=preload)
+        kind = self._processes(method=method, daemon=daemon, memory=memory, environ=threads, preload=preload)
         self._start(
             makers,
             options,
@@ -124,6 +125,10 @@ class ParallelEngine(Generic[Description]):
             start_timeout=start_timeout,
             shutdown_timeout=shutdown_timeout,
         )
+
+    def _processes(self, **how: Any) -> WorkerKind:
+        """The processes that the workers are."""
+        return ProcessWorkers(**how)
 
     def _start(
         self,
@@ -147,12 +152,20 @@ class ParallelEngine(Generic[Description]):
         self._options = options
         self._kind = kind
         self._shutdown_timeout = shutdown_timeout
-        self._looks = self.num_workers + 1 <= len(cores)
-        affinities = _affinities(worker_affinity, self.num_workers, cores)
+        # of several threads of a process, one that looks keeps the interpreter from the others
+        self._looks = kind.together == 1 and self.num_workers + 1 <= len(cores)
+        affinities = _affinities(worker_affinity, ceil(self.num_workers / kind.together), cores)
         parts = _parts(self.num_envs, self.num_workers)
         jobs = [
-            EnvWorker(makers[part.start : part.stop], options, part.start, affinity, num_sub_threads, torch_dtype)
-            for part, affinity in zip(parts, affinities, strict=True)
+            EnvWorker(
+                makers[part.start : part.stop],
+                options,
+                part.start,
+                affinities[worker // kind.together],
+                num_sub_threads,
+                torch_dtype,
+            )
+            for worker, part in enumerate(parts)
         ]
         self._crew = Crew(parts, jobs, kind, start_timeout)
         self.descriptions: list[Description] = [each for told in self._crew.made for each in told]
@@ -519,14 +532,22 @@ def _affinities(given: Affinity | None, num_workers: int, cores: Sequence[int]) 
         raise NotImplementedError("worker_affinity: this platform cannot bind a process to cores")
     if callable(given):
         given = [given(worker) for worker in range(num_workers)]
+    if not isinstance(given, Iterable):
+        raise TypeError(
+            f"worker_affinity: got {given!r} of type {type(given).__name__}, expected the cores of each worker, or a "
+            f"function of its number"
+        )
+    given = list(given)
     if len(given) != num_workers:
         raise ValueError(f"worker_affinity: got {len(given)} entries, expected {num_workers}, one for each worker")
     affinities: list[list[int] | None] = []
     for worker, own in enumerate(given):
+        if not isinstance(own, Iterable):
+            raise TypeError(f"worker_affinity: got {own!r} for worker {worker}, expected several cores")
         wanted = list(own)
-        if any(isinstance(core, bool) or not isinstance(core, int) for core in wanted):
+        if any(isinstance(core, bool) or not isinstance(core, (int, np.integer)) for core in wanted):
             raise TypeError(f"worker_affinity: got {wanted} for worker {worker}, expected ints")
         if not wanted or not set(wanted) <= set(cores):
             raise ValueError(f"worker_affinity: got {wanted} for worker {worker}, expected some of the cores {cores}")
-        affinities.append(wanted)
+        affinities.append([int(core) for core in wanted])
     return affinities

@@ -15,7 +15,7 @@ from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, RemoteHostO
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.parallel import Affinity, ParallelEngine
 from gymbridge.engine.protocol import Answer, Command, RoundMail
-from gymbridge.engine.worker_kinds import ThreadWorkers, WorkerKind
+from gymbridge.engine.worker_kinds import SharedProcessWorkers, ThreadWorkers, WorkerKind
 from gymbridge.errors import CallTimeoutError
 
 __all__ = ["PoolEngine", "ThreadPoolEngine"]
@@ -34,7 +34,16 @@ class PoolEngine(ParallelEngine[Description]):
 
     Args:
         makers, options: see :class:`~gymbridge.engine.parallel.ParallelEngine`.
+        envs_per_worker: envs a process, contiguous ones, each of which is made and run in a thread of its own there;
+            the last process may have fewer. ``worker_affinity`` has an entry for each process. What ends a process, be
+            it the ``SystemExit`` of one env, ends all its envs.
         **how: its other arguments, but for ``num_workers``.
+
+    Attributes:
+        envs_per_worker: envs a process.
+
+    Raises:
+        ValueError, TypeError: ``envs_per_worker`` is no positive int; and what else ``ParallelEngine`` raises.
 
     Example:
         >>> import gymnasium as gym
@@ -52,9 +61,29 @@ class PoolEngine(ParallelEngine[Description]):
         >>> engine.close()
     """
 
-    def __init__(self, makers: Iterable[Callable[[], Any]], options: RemoteHostOptions[Description], **how: Any):
+    envs_per_worker: int
+
+    def __init__(
+        self,
+        makers: Iterable[Callable[[], Any]],
+        options: RemoteHostOptions[Description],
+        *,
+        envs_per_worker: int = 1,
+        **how: Any,
+    ):
+        if isinstance(envs_per_worker, bool) or not isinstance(envs_per_worker, (int, np.integer)):
+            kind = type(envs_per_worker).__name__
+            raise TypeError(f"envs_per_worker: got {envs_per_worker!r} of type {kind}, expected an int")
+        if envs_per_worker < 1:
+            raise ValueError(f"envs_per_worker: got {envs_per_worker}, expected 1 or more")
         makers = list(makers)
+        self.envs_per_worker = int(envs_per_worker)
         super().__init__(makers, options, num_workers=max(1, len(makers)), **how)
+
+    def _processes(self, **how: Any) -> WorkerKind:
+        if self.envs_per_worker == 1:
+            return super()._processes(**how)
+        return SharedProcessWorkers(self.envs_per_worker, **how)
 
     def _start(self, makers: Any, options: Any, kind: WorkerKind, **how: Any) -> None:
         super()._start(makers, options, kind, **how)

@@ -35,6 +35,9 @@ class Crew:
         kind: where they run.
         start_timeout: seconds until all have made their envs.
 
+    Several may be one process, ``kind.together`` of them: each answers for itself, and they die together. In errors and
+    warnings the number of such a worker is that of its process, counted from 0.
+
     Attributes:
         parts: the rows of each worker.
         made: what each worker told once its envs were made.
@@ -59,16 +62,17 @@ class Crew:
         self._mailboxes: list[Any] = []
         self._ends: list[Any] = []
         self._kind = kind
+        self._closed: set[int] = set()  # those that have closed their envs
         self.refusal = ""
         deadline = None if start_timeout is None else perf_counter() + start_timeout
         self._release = weakref.finalize(self, _release, self._workers, self._mailboxes, self._pending)
         _crews.add(self)
         try:
-            for number, job in enumerate(jobs):
-                self._mailboxes.append(kind.mailbox())
-                self._workers.append(kind.start(number, job, self._mailboxes[-1], start_timeout))
+            self._mailboxes.extend(kind.mailbox() for _ in jobs)
+            for number, worker in enumerate(kind.start(jobs, self._mailboxes, start_timeout)):
+                self._workers.append(worker)
                 self._pending.add(number)
-                self._ends.append(self._workers[-1].wake)
+                self._ends.append(worker.wake)
             self._group = kind.group(self._ends)
             self.made = self._first_answers(deadline)
         except BaseException as error:
@@ -106,8 +110,18 @@ class Crew:
         return self._ends
 
     def hand_over(self, worker: int, memory: Memory) -> None:
-        """Gives a worker the block's memory."""
-        self._kind.hand_over(memory, self._workers[worker])
+        """Gives a worker the block's memory.
+
+        Raises:
+            WorkerDiedError: it has died.
+        """
+        try:
+            if worker not in self.dead:
+                self._kind.hand_over(memory, self._workers[worker])
+        except (BrokenPipeError, ConnectionResetError):
+            self._bury(worker)
+        if worker in self.dead:
+            raise self.dead[worker]
 
     def post(self, worker: int, packed: Any) -> None:
         """Puts a message, as its kind of worker takes it, into a worker's mailbox, before the command to read it."""
@@ -169,7 +183,9 @@ class Crew:
             for worker in dead:
                 self._bury(worker)
             if self._pending and not dead:
-                raise CallTimeoutError(f"workers {sorted(self._pending)} did not answer in time")
+                late = sorted(self._pending)
+                rows = [row for worker in late for row in self.parts[worker]]
+                raise CallTimeoutError(f"workers {self._numbers(late)} did not answer in time: envs {rows}")
 
     def answer(self, worker: int) -> Any:
         """What a worker has answered, or raises what went wrong there.
@@ -256,11 +272,26 @@ class Crew:
         ended = self._workers[worker]
         if not ended.join(_SECONDS_TO_DIE):
             ended.kill()
-        death = WorkerDiedError(worker, self.parts[worker], ended.exit_status(_SECONDS_TO_DIE))
+        rows = [row for other in self._same_process(worker) for row in self.parts[other]]
+        death = WorkerDiedError(worker // self._kind.together, rows, ended.exit_status(_SECONDS_TO_DIE))
         death.__cause__ = ended.error
         self.dead[worker] = death
         self._group.remove(worker)
         ended.close()
+
+    def _same_process(self, worker: int) -> range:
+        """The workers that are one process with it, itself included."""
+        together = self._kind.together
+        first = worker // together * together
+        return range(first, min(first + together, len(self.parts)))
+
+    def _are_closed_with(self, worker: int) -> bool:
+        """Have it and all that are one process with it closed their envs?"""
+        return all(other in self._closed for other in self._same_process(worker))
+
+    def _numbers(self, workers: Iterable[int]) -> list[int]:
+        """The numbers under which users know them: those of their processes, where several are one."""
+        return sorted({worker // self._kind.together for worker in workers})
 
     def close(self, timeout: float | None, terminate: bool) -> list[Exception]:
         """Ends the workers: each closes its envs first, but for those that do not come to it in time.
@@ -283,8 +314,9 @@ class Crew:
             left = [worker for worker in living if self._workers[worker].is_alive]
             self._kill(left)
             if left and not terminate:
-                rows = [row for worker in left for row in self.parts[worker]]
-                told = f"workers {left} did not close the envs {rows} in time and {self._kind.fate}"
+                late = [worker for worker in left if worker not in self._closed or self._are_closed_with(worker)]
+                rows = [row for worker in late for row in self.parts[worker]]
+                told = f"workers {self._numbers(left)} did not close the envs {rows} in time and {self._kind.fate}"
                 warnings.warn(told, stacklevel=3)
         except BaseException:  # an interrupt: nobody would end those that do not end by themselves
             self._pending.update(living)  # which are killed when they are let go
@@ -307,6 +339,7 @@ class Crew:
         for worker in asked:
             with suppress(EOFError):
                 if self._ends[worker].skip_to(Answer.CLOSED, left()):
+                    self._closed.add(worker)
                     told: tuple[Any, int | None] | None = self._mailboxes[worker].take()
                     if told is not None:
                         errors.append(self._error_of_close(worker, *told))

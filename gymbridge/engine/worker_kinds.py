@@ -1,6 +1,7 @@
 """Where an engine's workers run, and all that follows from it: what starts them, wakes them and carries messages.
 
-Worker processes are woken by bytes on pipes, and are sent pickled copies. Threads of this process are woken by what
+Worker processes are woken by bytes on pipes, and are sent pickled copies; several workers may be threads of one
+process, which changes nothing for who wakes them, but that they end together. Threads of this process are woken by what
 lies in their queue, and are handed the objects themselves; where the two sides go on at the same time with what both
 would have, one of them gets a copy, which is said here.
 """
@@ -9,35 +10,39 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from gymbridge.engine.env_threads import EnvThreads
 from gymbridge.engine.layout import ALIGNMENT
 from gymbridge.engine.mailbox import Mailbox, packed_for_worker
 from gymbridge.engine.protocol import RoundMail
 from gymbridge.engine.shared_memory import MemoryKind, SharedBytes
 from gymbridge.engine.worker_loop import EnvWorker
 from gymbridge.engine.workers import (
+    Job,
     ReadyEnds,
     ReadyThreads,
     StartMethod,
     Surroundings,
     WakeGroup,
     WorkerProcess,
+    WorkerShare,
     WorkerThread,
     WorkerThreadEnd,
+    shares_of,
     start_worker,
 )
 from gymbridge.engine.workers.pickling import dumps
 from gymbridge.engine.workers.thread_wake import ThreadGroup
 from gymbridge.errors import UnpicklableError
 
-__all__ = ["Memory", "ProcessWorkers", "ThreadWorkers", "Worker", "WorkerKind"]
+__all__ = ["Memory", "ProcessWorkers", "SharedProcessWorkers", "ThreadWorkers", "Worker", "WorkerKind"]
 
 
 class Worker(Protocol):
@@ -85,19 +90,21 @@ class WorkerKind(Protocol):
     Attributes:
         fate: what becomes of workers that do not end in time, in words.
         ends_by_force: they can be made to end.
+        together: so many, in the order of their numbers, are one process: what ends one of them ends all.
     """
 
     fate: str
     ends_by_force: bool
+    together: int
 
     def mailbox(self) -> Any:
         """A mailbox for one worker, with ``put``, ``take`` and ``close``."""
 
-    def start(self, number: int, job: EnvWorker, mailbox: Any, timeout: float | None) -> Worker:
-        """Starts a worker.
+    def start(self, jobs: Sequence[EnvWorker], mailboxes: Sequence[Any], timeout: float | None) -> Iterator[Worker]:
+        """Starts a worker for each job, numbered from 0; each is had once it is started, and the next is only then.
 
         Raises:
-            UnpicklableError: the job cannot be sent.
+            UnpicklableError: a job cannot be sent.
             WorkerStartError: there can be no such worker.
         """
 
@@ -139,6 +146,8 @@ class ProcessWorkers:
     fate = "were killed"
     ends_by_force = True
 
+    together = 1
+
     def __init__(
         self,
         *,
@@ -163,27 +172,37 @@ class ProcessWorkers:
         """See :class:`WorkerKind`."""
         return Mailbox.create()
 
-    def start(self, number: int, job: EnvWorker, mailbox: Mailbox, timeout: float | None) -> WorkerProcess:
+    def start(self, jobs: Sequence[EnvWorker], mailboxes: Sequence[Mailbox], timeout: float | None) -> Iterator[Worker]:
         """See :class:`WorkerKind`."""
-        # a duplicate: where the worker is a fork of this process, the crew's own is closed there
-        mail = os.dup(mailbox.descriptor)
+        for number, (job, mailbox) in enumerate(zip(jobs, mailboxes, strict=True)):
+            # a duplicate: where the worker is a fork of this process, the crew's own is closed there
+            mail = os.dup(mailbox.descriptor)
+            try:
+                worker = self._started(number, job, [job], [mail], timeout)
+            finally:
+                os.close(mail)
+            yield worker
+
+    def _started(
+        self, number: int, job: Job, parts: Sequence[EnvWorker], passed: Sequence[int], timeout: float | None
+    ) -> WorkerProcess:
+        """A process that runs a job, which is made of parts."""
         try:
             return start_worker(
                 job,
                 method=self._method,
                 surroundings=self._surroundings,
-                pass_descriptors=[mail],
+                pass_descriptors=passed,
                 daemon=self._daemon,
                 timeout=timeout,
                 preload=self._preload,
                 what=f"what worker {number} is to run",
             )
         except UnpicklableError:
-            for row, maker in enumerate(job.makers, job.first_row):  # which of them is in the way
-                dumps(maker, f"the maker of env {row}")
+            for part in parts:
+                for row, maker in enumerate(part.makers, part.first_row):  # which of them is in the way
+                    dumps(maker, f"the maker of env {row}")
             raise
-        finally:
-            os.close(mail)
 
     def group(self, ends: Sequence[Any]) -> WakeGroup:
         """See :class:`WorkerKind`."""
@@ -200,15 +219,35 @@ class ProcessWorkers:
         """See :class:`WorkerKind`."""
         return SharedBytes.allocate(nbytes, self._memory_kind)
 
-    def hand_over(self, memory: SharedBytes, worker: WorkerProcess) -> None:
+    def hand_over(self, memory: SharedBytes, worker: WorkerProcess | WorkerShare) -> None:
         """See :class:`WorkerKind`; the descriptor goes over the worker's connection."""
         memory.send(worker.connection)
 
-    def died_at_start(self, worker: WorkerProcess) -> None:
+    def died_at_start(self, worker: WorkerProcess | WorkerShare) -> None:
         """See :class:`WorkerKind`."""
         with suppress(EOFError, OSError):
             if worker.connection.poll():
                 worker.connection.recv()  # raises what the worker could not read
+
+
+class SharedProcessWorkers(ProcessWorkers):
+    """Worker processes, each of which is several workers that run in its threads.
+
+    Args:
+        together: workers a process; the last process may have fewer.
+        **how: see :class:`ProcessWorkers`.
+    """
+
+    def __init__(self, together: int, **how: Any):
+        super().__init__(**how)
+        self.together = together
+
+    def start(self, jobs: Sequence[EnvWorker], mailboxes: Sequence[Mailbox], timeout: float | None) -> Iterator[Worker]:
+        """See :class:`WorkerKind`."""
+        for number, first in enumerate(range(0, len(jobs), self.together)):
+            part = slice(first, first + self.together)
+            process = self._started(number, EnvThreads(jobs[part]), jobs[part], [], timeout)
+            yield from shares_of(process, [[mailbox.descriptor] for mailbox in mailboxes[part]])
 
 
 class ThreadWorkers:
@@ -222,18 +261,16 @@ class ThreadWorkers:
 
     fate = "were left behind: they end when their envs let them"
     ends_by_force = False
+    together = 1
 
     def mailbox(self) -> _Handed:
         """See :class:`WorkerKind`."""
         return _Handed()
 
-    def start(self, number: int, job: EnvWorker, mailbox: _Handed, timeout: float | None) -> WorkerThread:
+    def start(self, jobs: Sequence[EnvWorker], mailboxes: Sequence[_Handed], timeout: float | None) -> Iterator[Worker]:
         """See :class:`WorkerKind`."""
-
-        def run(end: WorkerThreadEnd) -> None:
-            job.run_in(_ThreadSide(end, mailbox))
-
-        return WorkerThread(number, run)
+        for number, (job, mailbox) in enumerate(zip(jobs, mailboxes, strict=True)):
+            yield WorkerThread(number, partial(_run_in_thread, job, mailbox))
 
     def group(self, ends: Sequence[Any]) -> ThreadGroup:
         """See :class:`WorkerKind`."""
@@ -262,6 +299,11 @@ class ThreadWorkers:
 
     def died_at_start(self, worker: WorkerThread) -> None:
         """See :class:`WorkerKind`; what ended it is the cause of the error that is raised anyway."""
+
+
+def _run_in_thread(job: EnvWorker, mailbox: _Handed, end: WorkerThreadEnd) -> None:
+    job.bind_to_cores()
+    job.run_in(_ThreadSide(end, mailbox))
 
 
 class _Handed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -22,10 +23,11 @@ from gymbridge.engine.makers import make_all
 from gymbridge.engine.protocol import SYNC, Allocation, Answer, Call, Command, RoundNews
 from gymbridge.engine.remote_errors import ToldError
 from gymbridge.engine.shared_memory import SharedBytes
-from gymbridge.engine.workers import WorkerSide
+from gymbridge.engine.workers import WakeEnd, WorkerSide
+from gymbridge.engine.workers.channel import Channel
 from gymbridge.engine.workers.registrations import restore_ids
 
-__all__ = ["EnvWorker", "ServiceSide"]
+__all__ = ["EnvWorker", "ProcessSide", "ServiceSide"]
 
 
 class EnvWorker:
@@ -60,14 +62,25 @@ class EnvWorker:
         """Runs in a worker process."""
         mailbox = Mailbox(os.dup(side.descriptors[0]))
         os.register_at_fork(after_in_child=mailbox.close)
+        self.bind_to_cores()
+        self.set_up_torch()
+        self.run_in(ProcessSide(side.wake, mailbox, side.connection), self.limit_threads)
+
+    def bind_to_cores(self) -> None:
+        """Has the calling thread, and what it starts, use the worker's cores alone."""
+        if self.cores is not None:
+            os.sched_setaffinity(0, self.cores)
+
+    def set_up_torch(self) -> None:
+        """In a process: has torch, if it was imported, draw numbers of its own and have the caller's dtype."""
         if "torch" in sys.modules:
             torch: Any = sys.modules["torch"]
             torch.manual_seed(int.from_bytes(os.urandom(8), "little"))  # all forks of a process have the same
             if self.torch_dtype is not None:
                 torch.set_default_dtype(getattr(torch, self.torch_dtype))
-        self.run_in(_ProcessSide(side, mailbox), self._limit_threads)
 
-    def _limit_threads(self) -> None:
+    def limit_threads(self) -> None:
+        """In a process, once its envs are made: has torch, if it was imported, use as many threads as it may."""
         if self.num_threads is not None and "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(self.num_threads)
 
@@ -78,8 +91,6 @@ class EnvWorker:
             side: the worker's end of what connects it with the caller.
             once_made: called between the making of the envs and their service.
         """
-        if self.cores is not None:
-            os.sched_setaffinity(0, self.cores)  # of this thread, and of what it starts
         try:
             envs = make_all(_with_ids_restored(self.makers), *self.options.kinds, first=self.first_row)
         except Exception as error:
@@ -120,22 +131,33 @@ class ServiceSide(Protocol):
         """The memory that the caller has handed over."""
 
 
-class _ProcessSide:
-    """That of a worker process."""
+class ProcessSide:
+    """That of a worker in a process of its own, or in one that it shares.
+
+    Args:
+        wake: its end of the wake-ups.
+        mailbox: its mailbox.
+        connection: that of the process.
+        receiving: held while something is taken from the connection, where workers share it.
+    """
 
     packed = staticmethod(packed_for_caller)
     told = staticmethod(ToldError.of)
 
-    def __init__(self, side: WorkerSide, mailbox: Mailbox):
-        self.wake = side.wake
+    def __init__(self, wake: WakeEnd, mailbox: Mailbox, connection: Channel, receiving: threading.Lock | None = None):
+        self.wake = wake
         self.mailbox = mailbox
-        self._connection = side.connection
+        self._connection = connection
+        self._receiving = receiving or threading.Lock()
 
     def detached(self, description: Any) -> Any:
-        return description  # the caller unpickles a copy
+        """See :class:`ServiceSide`: the object itself, of which the caller unpickles a copy."""
+        return description
 
     def received_memory(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        memory = SharedBytes.receive(self._connection, nbytes)
+        """See :class:`ServiceSide`; its descriptor comes over the connection."""
+        with self._receiving:  # the same memory is sent once for each worker
+            memory = SharedBytes.receive(self._connection, nbytes)
         array = memory.array
         memory.close()
         return array

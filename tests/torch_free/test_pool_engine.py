@@ -36,7 +36,11 @@ RESET, STEP = Op.RESET, Op.STEP
 INFOS = GymHostOptions.for_gymnasium(np.dtype(np.float64))
 
 
-KINDS: dict[str, Any] = {"processes": PoolEngine, "threads": ThreadPoolEngine}
+KINDS: dict[str, Any] = {
+    "processes": PoolEngine,
+    "shared processes": partial(PoolEngine, envs_per_worker=2),
+    "threads": ThreadPoolEngine,
+}
 
 
 def reset_pool(kind: str, folder: Path) -> Iterator[PoolEngine[Any]]:
@@ -371,7 +375,7 @@ def test_an_observation_that_does_not_fit_is_the_rows_error(pool: PoolEngine[Any
 def test_a_round_over_its_time_can_be_settled(pool: PoolEngine[Any], tmp_path: Path) -> None:
     pool.set_attribute(1, "act", "wait")
     pool.send(bytes([STEP] * 3), [np.zeros(3, np.int64)])
-    with pytest.raises(CallTimeoutError, match=r"workers \[1\] did not answer in time"):
+    with pytest.raises(CallTimeoutError, match=r"did not answer in time: envs \[1\]"):
         pool.receive(timeout=0.01)
     assert pool.unsettled
     release(tmp_path, 1)

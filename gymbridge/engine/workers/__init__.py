@@ -27,7 +27,7 @@ A worker that is a thread of this process needs none of this: queues in the plac
 
 - :mod:`~gymbridge.engine.workers.start`: ``start_worker``, which chooses the way.
 - :mod:`~gymbridge.engine.workers.process`: a worker seen from here; :mod:`~gymbridge.engine.workers.worker_main`: what
-  runs in it.
+  runs in it; :mod:`~gymbridge.engine.workers.share`: several workers that are one process.
 - :mod:`~gymbridge.engine.workers.starter` and :mod:`~gymbridge.engine.workers.starter_main`: the two sides of the
   starter; :mod:`~gymbridge.engine.workers.interpreter`: a new interpreter that does not run the user's script.
 - :mod:`~gymbridge.engine.workers.surroundings`: what a worker takes over from this process, with
@@ -42,6 +42,7 @@ A worker that is a thread of this process needs none of this: queues in the plac
 from __future__ import annotations
 
 from gymbridge.engine.workers.process import WorkerProcess
+from gymbridge.engine.workers.share import WorkerShare, shares_of
 from gymbridge.engine.workers.start import StartMethod, default_method, start_worker
 from gymbridge.engine.workers.surroundings import Surroundings
 from gymbridge.engine.workers.thread import WorkerThread
@@ -58,9 +59,11 @@ __all__ = [
     "WakeEnd",
     "WakeGroup",
     "WorkerProcess",
+    "WorkerShare",
     "WorkerSide",
     "WorkerThread",
     "WorkerThreadEnd",
     "default_method",
+    "shares_of",
     "start_worker",
 ]

@@ -24,7 +24,7 @@ from gymbridge.engine.workers.registrations import forget_ids
 from gymbridge.engine.workers.starter import Starter
 from gymbridge.engine.workers.starter_main import Message
 from gymbridge.engine.workers.surroundings import Surroundings
-from gymbridge.engine.workers.wake import wake_pipes
+from gymbridge.engine.workers.wake import WakeEnd, wake_pipes
 from gymbridge.engine.workers.worker_main import Job, WorkerDescriptors, executed, run_job
 
 __all__ = [
@@ -61,7 +61,8 @@ class WorkerProcess(abc.ABC):
         self._closed = False
         self._exit_code: int | None = None
         self._pidfd = self.sentinel = self.pid = -1
-        self._owned: list[int] = []  # descriptors of ours beside `connection` and `wake`
+        self._owned: list[int] = []  # descriptors of ours beside `connection` and the wake-ups
+        self._more_wakes: list[WakeEnd] = []
         self._lifeline = -1
         self._was_killed = False
         ours, theirs = (end.detach() for end in socket.socketpair())
@@ -95,6 +96,30 @@ class WorkerProcess(abc.ABC):
         # only without its ends in this process does end-of-file tell of the worker's death
         descriptors.close_all(self._theirs)
         self._theirs = []
+
+    def another_wake(self, passed: Sequence[int] = ()) -> WakeEnd:
+        """Wake-ups beside ``wake``, for a thread of the worker, say; closed with the others, or before.
+
+        The worker gets a message of descriptors for ``connection.recv_descriptors``: the two of its end, in the order
+        of :class:`~gymbridge.engine.workers.wake.WakeEnd`, and copies of ``passed``.
+
+        Raises:
+            OSError: there can be no more file descriptors.
+            ValueError: closed.
+        """
+        self._require_open()
+        wake, theirs = wake_pipes()
+        self._more_wakes.append(wake)
+        try:
+            if self.sentinel >= 0:
+                # one of its own: a poll over several of these ends tells by the descriptor whose it is
+                self._owned.append(os.dup(self.sentinel))
+                wake.guard(self._owned[-1])
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is dead, which a wait tells
+                self.connection.send_descriptors([*theirs, *passed])
+        finally:
+            descriptors.close_all(theirs)
+        return wake
 
     @property
     def is_alive(self) -> bool:
@@ -158,7 +183,8 @@ class WorkerProcess(abc.ABC):
     def _close_ours(self) -> None:
         self._closed = True
         self.connection.close()
-        self.wake.close()
+        for wake in (self.wake, *self._more_wakes):
+            wake.close()
         descriptors.close_all([*self._owned, self._lifeline])
         self._owned = []
         self._lifeline = -1

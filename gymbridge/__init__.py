@@ -18,15 +18,21 @@ if TYPE_CHECKING:
     from gymbridge import spaces as spaces
     from gymbridge import specs as specs
     from gymbridge import vector as vector
+    from gymbridge.async_env_pool import AsyncEnvPool as AsyncEnvPool
+    from gymbridge.async_env_pool import ProcessorAsyncEnvPool as ProcessorAsyncEnvPool
+    from gymbridge.async_env_pool import ThreadingAsyncEnvPool as ThreadingAsyncEnvPool
     from gymbridge.batched import BatchedEnvBase as BatchedEnvBase
     from gymbridge.batched import SerialEnv as SerialEnv
     from gymbridge.envs.dead_steps import valid_transitions as valid_transitions
     from gymbridge.parallel_env import ParallelEnv as ParallelEnv
 
 _HOMES = {
+    "AsyncEnvPool": "gymbridge.async_env_pool",
     "BatchedEnvBase": "gymbridge.batched",
     "ParallelEnv": "gymbridge.parallel_env",
+    "ProcessorAsyncEnvPool": "gymbridge.async_env_pool",
     "SerialEnv": "gymbridge.batched",
+    "ThreadingAsyncEnvPool": "gymbridge.async_env_pool",
     "valid_transitions": "gymbridge.envs.dead_steps",
 }
 """Public name -> the module that defines it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 
 from gymbridge.batched import Maker
 from gymbridge.engine.any_env import AnyEnvOptions
@@ -22,7 +22,6 @@ from gymbridge.envs.inputs import DeviceLike, NestedKey
 from gymbridge.envs.pool_calls import PoolCalls, Wanted, deadline_of
 from gymbridge.envs.pool_faces import pool_face
 from gymbridge.envs.pool_stats import ExchangeStats
-from gymbridge.envs.remote_host import RemoteTensorDictOptions
 from gymbridge.envs.spec_keys import leaf_keys
 from gymbridge.worker_batch import WorkerBatch
 
@@ -121,7 +120,7 @@ class AsyncEnvPool(WorkerBatch):
         start_timeout: float | None = 60.0,
         shutdown_timeout: float | None = 10.0,
     ):
-        makers = [*env_makers] if isinstance(env_makers, (list, tuple)) else [env_makers]
+        makers: list[Any] = [*env_makers] if isinstance(env_makers, (list, tuple)) else [env_makers]
         if not makers:
             raise ValueError("env_makers: got an empty list, expected a maker for each env")
         for name, given, allowed in (("stack", stack, get_args(Stack)), ("exchange", exchange, get_args(Exchange))):
@@ -217,7 +216,8 @@ class AsyncEnvPool(WorkerBatch):
         before, self._shutdown_timeout = self._shutdown_timeout, timeout
         try:
             if self._engine_face is not None:
-                self._engine_face.engine.shutdown_timeout = timeout  # type: ignore[attr-defined]
+                engine: Any = self._engine_face.engine
+                engine.shutdown_timeout = timeout
             self.close(raise_if_closed=False)
         finally:
             self._shutdown_timeout = before
@@ -258,8 +258,8 @@ class AsyncEnvPool(WorkerBatch):
             ``"exchange"``, a dict: ``batches`` and ``items`` (envs) received, ``avg_batch_size``, ``batch_fill_ratio``
             (items of those that would have fitted: ``max_get``, or all envs), ``partial_batch_fraction`` (batches that
             were not full), ``avg_observation_to_batch_ms`` (from an env's end of work to its receive),
-            ``avg_batch_to_action_ms`` (from the receive to its next work), ``consumer_busy_fraction`` (of the time since
-            the first receive, that outside of receives). Lanes are not counted.
+            ``avg_batch_to_action_ms`` (from the receive to its next work), ``consumer_busy_fraction`` (of the time
+            since the first receive, that outside of receives). Lanes are not counted.
 
         Example:
             >>> pool = AsyncEnvPool(["CartPole-v1"] * 2)

@@ -69,6 +69,7 @@ class ParallelEngine(Generic[Description]):
         descriptions: what each env says of itself.
         block: the memory, once ``allocate`` has made it.
         unsettled: whether an interrupted call has left something under way.
+        shutdown_timeout: as it was given; it may be set.
 
     Raises:
         UnpicklableError: a maker cannot be sent; the message names its env.
@@ -151,7 +152,7 @@ class ParallelEngine(Generic[Description]):
         self.num_workers = _number_of_workers(num_workers, self.num_envs, len(cores))
         self._options = options
         self._kind = kind
-        self._shutdown_timeout = shutdown_timeout
+        self.shutdown_timeout = shutdown_timeout
         # of several threads of a process, one that looks keeps the interpreter from the others
         self._looks = kind.together == 1 and self.num_workers + 1 <= len(cores)
         affinities = _affinities(worker_affinity, ceil(self.num_workers / kind.together), cores)
@@ -498,7 +499,7 @@ class ParallelEngine(Generic[Description]):
         """
         self._round = None
         self._calls_under_way = False
-        errors = self._crew.close(self._shutdown_timeout if timeout is None else timeout, terminate)
+        errors = self._crew.close(self.shutdown_timeout if timeout is None else timeout, terminate)
         if hasattr(self, "_memory"):
             self._memory.close()
             self.__dict__.pop("block", None)  # whoever has no views of it any more frees the memory

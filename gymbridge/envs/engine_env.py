@@ -272,15 +272,19 @@ class EngineEnv(OneCallAtATime, EnvBase):
 
     def _reset_kwargs(self, kwargs: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
         """One dict an env: what is its own in ``list_of_kwargs``, and what goes to all."""
+        return self._kwargs_for_rows(kwargs, self._num_rows)
+
+    def _kwargs_for_rows(self, kwargs: Mapping[str, Any], num_rows: int) -> list[Mapping[str, Any]] | None:
+        """The same for so many envs."""
         if not kwargs:
             return None
         common = dict(kwargs)
         own = common.pop("list_of_kwargs", None) if self._batch_size else None
         if own is None:
-            return [_with_dicts_of_its_own(common) for _ in range(self._num_rows)]
-        if not isinstance(own, (list, tuple)) or len(own) != self._num_rows:
+            return [_with_dicts_of_its_own(common) for _ in range(num_rows)]
+        if not isinstance(own, (list, tuple)) or len(own) != num_rows:
             got = f"a list of {len(own)}" if isinstance(own, (list, tuple)) else repr(own)
-            raise ValueError(f"list_of_kwargs: got {got}, expected a list of {self._num_rows} dicts, one for each env")
+            raise ValueError(f"list_of_kwargs: got {got}, expected a list of {num_rows} dicts, one for each env")
         for index, each in enumerate(own):
             if each is not None and not isinstance(each, Mapping):
                 raise TypeError(f"list_of_kwargs: got {each!r} for env {index}, expected a dict")

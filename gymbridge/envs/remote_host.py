@@ -22,6 +22,7 @@ from gymbridge.envs.output_rows import OutputRows, RowLayout
 from gymbridge.envs.parcels import Packer, Parcel
 from gymbridge.envs.placed_leaves import NO_PLACES, EnvPlaces, tensors_of
 from gymbridge.envs.remote_inputs import GivenColumns, GivenRows, RemoteInputs, Sent, inputs_of_rows
+from gymbridge.envs.spec_keys import leaf_keys
 from gymbridge.envs.tensordict_host import (
     HonouredMasks,
     RowInputs,
@@ -103,6 +104,18 @@ class RemoteEnvDescription(TensorDictEnvDescription):
     places: EnvPlaces
     masks: HonouredMasks
     is_engine_batch: bool
+
+    @property
+    def without_place(self) -> list[Key]:
+        """The leaves of what the env is given in a step and of what it gives that have no place in the block."""
+        env = self.specs
+        sections = {
+            self.places.input: (env.full_action_spec, env.full_state_spec),
+            self.places.next: (env.full_observation_spec, env.full_reward_spec, env.full_done_spec),
+        }
+        keys = {key: None for specs in sections.values() for spec in specs for key in leaf_keys(spec)}
+        placed = {one.key for section in sections for one in section}
+        return [key for key in keys if key not in placed]
 
     def __eq__(self, other: object) -> bool:
         """Whether the envs are alike: one description of them is sent then."""

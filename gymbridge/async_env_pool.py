@@ -193,11 +193,9 @@ class AsyncEnvPool(WorkerBatch):
         assert self._pool_calls is not None
         return self._pool_calls
 
-    def to(self, device: DeviceLike) -> Self:
-        """See :meth:`EngineEnv.to`; refused while envs have work under way."""
+    def _require_movable(self) -> None:
         if self._pool_calls is not None and self._pool_calls.busy:
             raise RuntimeError(f"to: refused while envs {self._pool_calls.busy} have work under way, or unread results")
-        return super().to(device)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """See :meth:`EngineEnv.close`; what is under way, or was not received, is dropped."""

@@ -12,7 +12,7 @@ import gymnasium as gym
 import torch
 from own_envs import OwnBatch
 
-from gymbridge import ParallelEnv, SerialEnv
+from gymbridge import AsyncEnvPool, ParallelEnv, SerialEnv
 from gymbridge.envs import EnvBase, GymEnv
 
 Maker = Callable[[], gym.Env]
@@ -56,6 +56,18 @@ def parallel(makers: Sequence[Maker], device: Any, options: dict[str, Any], **ot
     if options:
         return parallel_of_gym_envs(makers, device, options, **others)
     return ParallelEnv(len(makers), list(makers), device=device, **others)
+
+
+def pool_of_gym_envs(makers: Sequence[Maker], device: Any, options: dict[str, Any], **others: Any) -> EnvBase:
+    fns = [lambda maker=maker: GymEnv(maker, **options) for maker in makers]
+    return AsyncEnvPool(fns, device=device, **others)
+
+
+def pool(makers: Sequence[Maker], device: Any, options: dict[str, Any], **others: Any) -> EnvBase:
+    """Used synchronously; of the gymnasium envs themselves, unless there are options, which only ``GymEnv`` takes."""
+    if options:
+        return pool_of_gym_envs(makers, device, options, **others)
+    return AsyncEnvPool(list(makers), device=device, **others)
 
 
 def own(makers: Sequence[Maker], device: Any, options: dict[str, Any]) -> EnvBase:
@@ -111,6 +123,7 @@ ENGINES = (
     Engine("SerialEnv-3", (3,), serial),
     Engine("SerialEnv-2-of-GymEnv", (2,), serial_of_gym_envs),
     Engine("SerialEnv-2-lazy", (2,), serial_lazy),
+    Engine("pool-threading-3", (3,), partial(pool, backend="threading"), in_process=False),
     *([Engine("ParallelEnv-3", (3,), partial(parallel, num_workers=2), in_process=False)] if WITH_WORKERS else []),
     *(
         [
@@ -121,6 +134,19 @@ ENGINES = (
                 in_process=False,
             ),
             Engine("ParallelEnv-1", (1,), parallel, in_process=False),
+            Engine("pool-processes-3", (3,), partial(pool, backend="multiprocessing"), in_process=False),
+            Engine(
+                "pool-processes-3-shared",
+                (3,),
+                partial(pool_of_gym_envs, backend="multiprocessing", envs_per_worker=2),
+                in_process=False,
+            ),
+            Engine(
+                "pool-processes-3-queue",
+                (3,),
+                partial(pool, backend="multiprocessing", exchange="queue"),
+                in_process=False,
+            ),
             Engine("ParallelEnv-3-memmap", (3,), partial(parallel, num_workers=3, memmap=True), in_process=False),
             Engine("ParallelEnv-2-of-GymEnv", (2,), partial(parallel_of_gym_envs, num_workers=1), in_process=False),
             Engine("ParallelEnv-3-pipes", (3,), partial(parallel, num_workers=2, use_buffers=False), in_process=False),

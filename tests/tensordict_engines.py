@@ -8,7 +8,7 @@ from functools import partial
 
 from engines import EVERY_ENGINE, WITH_WORKERS
 
-from gymbridge import ParallelEnv, SerialEnv
+from gymbridge import AsyncEnvPool, ParallelEnv, SerialEnv
 from gymbridge.envs import EnvBase
 
 __all__ = ["ALONE", "BATCHES", "TensorDictEngine", "serial"]
@@ -59,12 +59,18 @@ def parallel(makers: Sequence[Maker], **options: object) -> EnvBase:
     return ParallelEnv(len(makers), [*makers], **options)  # type: ignore[arg-type]
 
 
+def pool(makers: Sequence[Maker], **options: object) -> EnvBase:
+    """Used synchronously; envs that do not agree are a lazy stack."""
+    return AsyncEnvPool([*makers], **{"stack": "maybe_dense", **options})  # type: ignore[arg-type]
+
+
 ALONE = TensorDictEngine("alone", None, lambda makers: makers[0]())
 
 BATCHES = (
     TensorDictEngine("SerialEnv-1", 1, serial),
     TensorDictEngine("SerialEnv-3", 3, serial),
     TensorDictEngine("SerialEnv-3-lazy", 3, partial(serial, share_individual_td=True), lazy=True),
+    TensorDictEngine("pool-threading-3", 3, partial(pool, backend="threading"), in_process=False),
     *(
         [TensorDictEngine("ParallelEnv-3", 3, partial(parallel, num_workers=2), in_process=False)]
         if WITH_WORKERS
@@ -73,6 +79,10 @@ BATCHES = (
     *(
         [
             TensorDictEngine("ParallelEnv-1", 1, parallel, in_process=False),
+            TensorDictEngine("pool-processes-3", 3, partial(pool, backend="multiprocessing"), in_process=False),
+            TensorDictEngine(
+                "pool-processes-3-lazy", 3, partial(pool, backend="multiprocessing", stack="lazy"), True, False
+            ),
             TensorDictEngine("ParallelEnv-3-pipes", 3, partial(parallel, use_buffers=False), in_process=False),
             TensorDictEngine("ParallelEnv-3-memmap", 3, partial(parallel, memmap=True), in_process=False),
             TensorDictEngine(

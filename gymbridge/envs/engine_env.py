@@ -337,6 +337,7 @@ class EngineEnv(OneCallAtATime, EnvBase):
 
         Where a batch that runs moves, seeds that it was given are given again, for the next reset: a warning says so.
         """
+        self._require_movable()
         moves = env_device(device) != self._device
         super().to(device)
         if self._engine_face is not None and moves:
@@ -351,6 +352,9 @@ class EngineEnv(OneCallAtATime, EnvBase):
                 )
                 self._give_seeds(seeds, static_seed)
         return self
+
+    def _require_movable(self) -> None:
+        """Refuses a move to another device where that cannot be."""
 
     @exclusive
     def close(self, *, raise_if_closed: bool = True) -> None:

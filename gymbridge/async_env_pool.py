@@ -23,6 +23,7 @@ from gymbridge.envs.pool_calls import PoolCalls, Wanted, deadline_of
 from gymbridge.envs.pool_faces import pool_face
 from gymbridge.envs.pool_stats import ExchangeStats
 from gymbridge.envs.spec_keys import leaf_keys
+from gymbridge.envs.tensordicts import entry
 from gymbridge.worker_batch import WorkerBatch
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ EnvIndex = int | Sequence[int] | torch.Tensor
 
 _log = logging.getLogger("gymbridge")
 
+_INTS = {int}
 _SHARES = {"dense": False, "maybe_dense": None, "lazy": True}
 
 
@@ -177,11 +179,12 @@ class AsyncEnvPool(WorkerBatch):
 
     def _take_specs(self, face: EngineFace) -> None:
         super()._take_specs(face)
+        self._row_batch_size = face.batch_size[1:]
         inputs = [*leaf_keys(face.specs["action"]), *leaf_keys(face.specs["state"])]
         self._pool_calls = PoolCalls(
             pool_face(face.engine, face),  # type: ignore[arg-type]
             inputs,
-            face.batch_size[1:],
+            self._row_batch_size,
             dense=face.is_dense,
             stats=self._stats,
         )
@@ -378,7 +381,7 @@ class AsyncEnvPool(WorkerBatch):
             raise TypeError(f"{call}: got {type(tensordict).__name__}, expected a TensorDict")
         if _is_int(env_index):
             (row,) = self._rows(call, [env_index])
-            self._require_size(call, tensordict, self.batch_size[1:])
+            self._require_size(call, tensordict, self._row_batch_size)
             calls.send_lane(op, row, tensordict, self._kwargs_of(call, reset_kwargs, 1))
             return
         self._send_batch(op, call, tensordict, env_index, reset_kwargs)
@@ -392,16 +395,17 @@ class AsyncEnvPool(WorkerBatch):
         env_index: Any,
         reset_kwargs: dict[str, Any],
     ) -> None:
+        row_batch_size = self._row_batch_size
         if env_index is None and tensordict is not None:
-            env_index = tensordict.get("env_index", None)
-            if _is_int(env_index) or (env_index is not None and tensordict.batch_size == self.batch_size[1:]):
+            env_index = entry(tensordict, "env_index")
+            if env_index is not None and tensordict.batch_size == row_batch_size:
                 tensordict = tensordict.unsqueeze(0)  # one env without a dim for it: a batch of one
         rows = self._rows(call, range(self.num_envs) if env_index is None else _as_ints(call, env_index))
-        self._require_size(call, tensordict, torch.Size((len(rows), *self.batch_size[1:])))
+        self._require_size(call, tensordict, (len(rows), *row_batch_size))
         self._calls.send(op, rows, tensordict, self._kwargs_of(call, reset_kwargs, len(rows)))
 
     def _rows(self, call: str, indices: Iterable[Any]) -> list[int]:
-        rows = [int(index) for index in indices]
+        rows = [*map(int, indices)]
         num_envs = self.num_envs
         if not rows:
             raise ValueError(f"{call}: got no env_index, expected that of one env or more")
@@ -411,7 +415,7 @@ class AsyncEnvPool(WorkerBatch):
             raise ValueError(f"{call}: got env_index {rows}, expected each env once")
         return rows
 
-    def _require_size(self, call: str, tensordict: TensorDictBase | None, expected: torch.Size) -> None:
+    def _require_size(self, call: str, tensordict: TensorDictBase | None, expected: tuple[int, ...]) -> None:
         if tensordict is not None and tensordict.batch_size != expected:
             raise ValueError(
                 f"{call}: got a TensorDict of batch size {[*tensordict.batch_size]}, expected {[*expected]}"
@@ -420,7 +424,7 @@ class AsyncEnvPool(WorkerBatch):
     def _kwargs_of(self, call: str, kwargs: dict[str, Any], num_rows: int) -> list[Mapping[str, Any]] | None:
         if not kwargs:
             return None
-        if kwargs.get("seed") is not None and num_rows * self.batch_size[1:].numel() > 1:
+        if kwargs.get("seed") is not None and num_rows * self._row_batch_size.numel() > 1:
             raise ValueError(
                 f"{call}: got seed {kwargs['seed']!r} for {num_rows} envs, which would all be the same; call "
                 f"set_seed(seed), which gives env i the seed seed + i, or send list_of_kwargs"
@@ -573,8 +577,10 @@ def _is_int(index: Any) -> bool:
 
 def _as_ints(call: str, given: Any) -> list[Any]:
     """The indices of envs in whatever holds them; of an env that is a batch of its own the first of its own."""
-    if isinstance(given, TensorDictBase) or hasattr(given, "tolist"):
+    if hasattr(given, "tolist"):  # a tensor, an array or data that are none of both
         given = given.tolist()
+        if type(given) is list and {*map(type, given)} == _INTS:
+            return given
     if _is_int(given):
         return [given]
     if not isinstance(given, (list, tuple, range)):

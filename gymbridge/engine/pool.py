@@ -98,6 +98,7 @@ class PoolEngine(ParallelEngine[Description]):
         self._claims: dict[int, object] = {}
         """Row -> whose work it does; a dict, since of two threads that set a default in it one is the first."""
         self._call_of_all = False
+        self._gatherings: dict[Block, _Gathering] = {}
 
     # ---------------------------------------------------------------- work
 
@@ -230,13 +231,19 @@ class PoolEngine(ParallelEngine[Description]):
             else:
                 report = NOTHING if reports.count(NOTHING) == len(reports) else _renumbered(reports, 0)
             if into is not None and failed is None:
-                _gather(self.block, rows, into)
+                self._gather(rows, into)
             if into is not None or failed is not None:
                 self._let_go(rows)
         except BaseException:
             self.abandon(rows)
             raise
         return report
+
+    def _gather(self, rows: Sequence[int], into: Block) -> None:
+        gathering = self._gatherings.get(into)
+        if gathering is None:
+            gathering = self._gatherings[into] = _Gathering(self.block, into)
+        gathering(rows)
 
     def release(self, rows: Iterable[int]) -> None:
         """Rows that were taken from the engine's own block are idle again: it may be written to."""
@@ -392,14 +399,33 @@ def _renumbered(reports: Sequence[Report], first: int) -> Report:
     return report
 
 
-def _gather(block: Block, rows: Sequence[int], into: Block) -> None:
-    """Copies what rows gave to the first rows of another block."""
-    index = np.asarray(rows, np.intp)
-    for section in ("next", "root"):
-        targets = getattr(into, section)
-        for key, array in getattr(block, section).items():
-            if key in targets:
-                np.take(array, index, 0, targets[key][: len(index)], "clip")  # not "raise": that would copy twice
-    for number, row in enumerate(rows):
-        into.state[number] = block.state[row]
-        into.source[number] = block.source[row]
+class _Gathering:
+    """Copies what rows of a block gave to the first rows of another.
+
+    Args:
+        block: of all rows.
+        into: the other.
+    """
+
+    def __init__(self, block: Block, into: Block):
+        self._block, self._into = block, into
+        self._pairs = [
+            (array, targets[key])
+            for array_of, targets in ((block.next, into.next), (block.root, into.root))
+            for key, array in array_of.items()
+            if key in targets
+        ]
+
+    def __call__(self, rows: Sequence[int]) -> None:
+        block, into, num_rows = self._block, self._into, len(rows)
+        if num_rows == 1:
+            (row,) = rows
+            for array, target in self._pairs:
+                target[0] = array[row]
+        else:
+            index = np.asarray(rows, np.intp)
+            for array, target in self._pairs:
+                array.take(index, 0, target[:num_rows], "clip")  # not "raise": that would copy twice
+        for number, row in enumerate(rows):
+            into.state[number] = block.state[row]
+            into.source[number] = block.source[row]

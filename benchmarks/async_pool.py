@@ -179,9 +179,7 @@ CANDIDATES = {
         functools.partial(gymbridge_pool, backend="multiprocessing", envs_per_worker=4),
         _PROCESSES,
     ),
-    "torchrl-threads": Candidate(
-        "TorchRL, threading", functools.partial(torchrl_pool, backend="threading"), _THREADS
-    ),
+    "torchrl-threads": Candidate("TorchRL, threading", functools.partial(torchrl_pool, backend="threading"), _THREADS),
     _THREADS: Candidate("**gymbridge, threading**", functools.partial(gymbridge_pool, backend="threading"), _THREADS),
 }
 
@@ -197,7 +195,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cases", type=words, default=",".join(CASES), help=f"some of {', '.join(CASES)}")
     parser.add_argument("--num-envs", type=int, default=8, help="of envs that cost nothing")
     parser.add_argument("--slow-envs", type=int, default=32, help="of envs that sleep")
-    parser.add_argument("--candidates", type=words, default=",".join(CANDIDATES), help=f"some of {', '.join(CANDIDATES)}")
+    parser.add_argument(
+        "--candidates", type=words, default=",".join(CANDIDATES), help=f"some of {', '.join(CANDIDATES)}"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="for one candidate in one round")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round's figures there")

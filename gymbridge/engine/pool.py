@@ -90,8 +90,7 @@ class PoolEngine(ParallelEngine[Description]):
         self._ends = kind.ready_ends(self._crew.ends)
         self._batch: set[int] = set()  # rows with work under way, or done and not taken
         self._lanes: set[int] = set()
-        self._ready: dict[int, float] = {}
-        """Row -> when it was seen to be ready."""
+        self._ready: dict[int, None] = {}
         self._read: dict[int, Report] = {}
         """Row -> what was read of it when another was taken with it that had raised."""
         self._interrupted: set[int] = set()
@@ -249,10 +248,10 @@ class PoolEngine(ParallelEngine[Description]):
         """Rows that were taken from the engine's own block are idle again: it may be written to."""
         self._let_go(rows)
 
-    def ready_at(self, rows: Iterable[int]) -> list[float]:
-        """When each of some rows that are ready was seen to be, on ``time.perf_counter``'s clock."""
-        now = perf_counter()
-        return [self._ready.get(row, now) for row in rows]
+    def done_at(self, rows: Iterable[int]) -> list[float]:
+        """When each of some rows that are ready came to the end of its work, on ``time.perf_counter``'s clock."""
+        done_at = self.block.done_at
+        return [done_at[row] for row in rows]
 
     def _report_of(self, row: int) -> Report:
         """What a row that is ready left beside the block; its errors, infos and outputs are under the number 0."""
@@ -279,7 +278,7 @@ class PoolEngine(ParallelEngine[Description]):
         return own
 
     def _note_ready(self, row: int) -> None:
-        self._ready[row] = perf_counter()  # before it is forgotten: an interrupt may come between the two
+        self._ready[row] = None  # before it is forgotten: an interrupt may come between the two
         self._ends.forget(row)
 
     def _let_go(self, rows: Iterable[int]) -> None:

@@ -242,7 +242,7 @@ class PoolCalls:
 
     def _results(self, op: Op, rows: Sequence[int], wanted: Wanted, begun: float) -> Any:
         works = self._works[op]
-        ready_at = self._engine.ready_at(rows)
+        done_at = self._engine.done_at(rows)
         sent = together([works[row][1:] for row in rows], dense=self._dense)
         index = torch.tensor(rows)
         if self._row_batch_size:
@@ -253,7 +253,7 @@ class PoolCalls:
         made = self._made(rows, works, lambda: self._face.results(rows, op, sent))
         if sent is None:
             _put_index(made, index)
-        self._stats.received(begun, ready_at, rows, wanted.max_get)
+        self._stats.received(begun, done_at, rows, wanted.max_get)
         return made
 
     def receive_lane(self, op: Op, row: int, deadline: float | None) -> Any:

@@ -71,7 +71,7 @@ class SubmittingEngine(Protocol):
     def abandon(self, rows: Iterable[int]) -> None:
         """Has rows be idle whose work, if any is under way, nobody is to see; they are to be reset."""
 
-    def ready_at(self, rows: Iterable[int]) -> Sequence[float]:
+    def done_at(self, rows: Iterable[int]) -> Sequence[float]:
         """When each row came to the end of its work, on ``time.perf_counter``'s clock."""
 
 

@@ -90,10 +90,7 @@ def _are_one(whole: TensorDictBase | None, parts: Sequence[tuple[TensorDictBase 
     """Whether the parts are all rows of a TensorDict, in its order."""
     if whole is not None and whole.batch_size[0] != len(parts):
         return False
-    for position, (tensordict, at) in enumerate(parts):
-        if tensordict is not whole or at != position:
-            return False
-    return True
+    return all(tensordict is whole and at == position for position, (tensordict, at) in enumerate(parts))
 
 
 def _columns(parts: Sequence[tuple[TensorDictBase | None, int]]) -> dict[str, Any] | None:

@@ -247,6 +247,7 @@ class AsyncioPoolEngine(Generic[Description]):
     def _note_ready(self) -> None:
         """Takes down what has come; a call that was abandoned may come late."""
         come, calls, rows = self._arrivals.come, self._calls, self._rows
+        call: EnvCall
         for call in list(come):
             if call.row in rows.batch and calls.get(call.row) is call:
                 rows.note_ready(call.row)  # before it is forgotten: an interrupt may come between the two
@@ -304,7 +305,7 @@ class AsyncioPoolEngine(Generic[Description]):
         missing = [row for row in rows if row not in known or not known[row].is_done]
         if missing:
             raise ValueError(f"envs {missing} have no results that are ready")
-        calls = [known[row] for row in rows]
+        calls: list[EnvCall] = [known[row] for row in rows]
         try:
             report = self._host.finish(calls)
             taken = rows

@@ -160,7 +160,7 @@ class GymCall(RowCall):
             self._first = await _value_of(self._env.reset(**self._kwargs))
             return
         stepped = self._env.step(self._action)
-        self._stepped = await stepped if type(stepped) is CoroutineType else await _value_of(stepped)
+        self._stepped = await stepped if is_awaitable(stepped) else stepped
         if self.op == _STEP_MAYBE_RESET and _has_ended(self._stepped):
             self._stepped = _detached(self._stepped)
             try:
@@ -304,8 +304,9 @@ def wrapper_that_does_not_await(env: Any) -> Any:
 
 
 def is_awaitable(value: Any) -> bool:
-    """Whether a value has to be awaited; looked at in the order in which envs give values."""
-    return type(value) is not tuple and inspect.isawaitable(value)
+    """Whether a value has to be awaited; what envs give most is told first."""
+    kind = type(value)
+    return kind is CoroutineType or (kind is not tuple and inspect.isawaitable(value))
 
 
 async def _value_of(value: Any) -> Any:

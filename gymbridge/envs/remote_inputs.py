@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDictBase
 
 from gymbridge.engine.block import Block
-from gymbridge.envs.parcels import Packer, Parcel
+from gymbridge.envs.parcels import Handed, Packer, Parcel
 from gymbridge.envs.placed_leaves import EnvPlaces, tensors_of
 
 __all__ = ["GivenColumns", "GivenRows", "PackedInputs", "RemoteInputs", "RoundInputs", "Sent", "inputs_of_rows"]
@@ -68,7 +68,7 @@ class PackedInputs(NamedTuple):
     """What has no place in the block, packed for one worker."""
 
     kind: Callable[..., Sent]
-    parcel: Parcel
+    parcel: Parcel | Handed
 
     def unpacked(self) -> Sent:
         """In the worker: what its rows are given."""

@@ -8,7 +8,6 @@ in that order.
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from contextlib import suppress
 from time import perf_counter
@@ -16,16 +15,14 @@ from typing import Any
 
 __all__ = ["Arrivals"]
 
-_NOBODY_WAITS = sys.maxsize
-
 
 class Arrivals:
-    """What has come, in order, and one thread or coroutine that waits for it.
+    """What has come, in order, and the threads and coroutines that wait for it.
 
-    A wait that ends early, by a time-out, an interrupt or a cancellation, takes nothing away.
+    A wait takes nothing away, whether it comes to its end or a time-out, an interrupt or a cancellation ends it.
 
     Attributes:
-        come: what has come; who waits takes it out.
+        come: what has come; who has done with it takes it out.
 
     Example:
         >>> arrivals = Arrivals()
@@ -36,81 +33,98 @@ class Arrivals:
         False
     """
 
-    __slots__ = ("_bell", "_loop_bell", "_wanted", "come")
+    __slots__ = ("_bells", "come")
 
     def __init__(self) -> None:
         self.come: dict[Any, None] = {}
-        self._wanted = _NOBODY_WAITS
-        self._bell = threading.Lock()  # let go of by who comes last, taken by who waits
-        self._bell.acquire()
-        self._loop_bell: _LoopBell | None = None
+        self._bells: dict[_ThreadBell | _LoopBell, None] = {}
 
     def add(self, comer: Any) -> None:
         """Something has come; called in any thread."""
-        self.come[comer] = None  # before the look at how many are wanted, which who waits sets before it counts
-        if len(self.come) < self._wanted:
-            return
-        loop_bell = self._loop_bell
-        if loop_bell is not None:
-            loop_bell.ring()
-        elif self._bell.locked():
-            with suppress(RuntimeError):  # another has just let go of it
-                self._bell.release()
+        self.come[comer] = None  # before the look at who waits, who shows that before it counts
+        if self._bells:
+            for bell in list(self._bells):
+                if len(self.come) >= bell.least:
+                    bell.ring()
 
     def wait(self, least: int, deadline: float | None) -> bool:
         """Waits until ``least`` are there; False if they are not at the deadline, a ``perf_counter`` time."""
-        self._loop_bell = None
-        self._wanted = least
+        if len(self.come) >= least:
+            return True
+        bell = _ThreadBell(least)
         try:
+            self._bells[bell] = None
             while len(self.come) < least:
-                if deadline is None:
-                    self._bell.acquire()
-                elif not self._bell.acquire(timeout=_seconds_to(deadline)):
+                if not bell.wait(deadline):
                     return len(self.come) >= least
         finally:
-            self._wanted = _NOBODY_WAITS
+            self._bells.pop(bell, None)
         return True
 
     async def wait_async(self, least: int, deadline: float | None) -> bool:
         """As ``wait``, for a coroutine on whichever event loop."""
-        loop = asyncio.get_running_loop()
         while len(self.come) < least:
             if deadline is not None and perf_counter() >= deadline:
                 return False
-            bell = self._loop_bell = _LoopBell(loop)
-            self._wanted = least
-            timer = None if deadline is None else loop.call_later(_seconds_to(deadline), bell.wake)
+            bell = _LoopBell(least)
             try:
+                self._bells[bell] = None
                 if len(self.come) < least:
-                    await bell.woken
+                    await bell.wait(deadline)
             finally:
-                self._wanted = _NOBODY_WAITS
-                self._loop_bell = None
-                if timer is not None:
-                    timer.cancel()
+                self._bells.pop(bell, None)
         return True
 
 
+class _ThreadBell:
+    """Wakes a thread."""
+
+    __slots__ = ("_lock", "least")
+
+    def __init__(self, least: int):
+        self.least = least
+        self._lock = threading.Lock()  # let go of by who comes last, taken by who waits
+        self._lock.acquire()
+
+    def ring(self) -> None:
+        if self._lock.locked():
+            with suppress(RuntimeError):  # another has just let go of it
+                self._lock.release()
+
+    def wait(self, deadline: float | None) -> bool:
+        """Waits until it rings; False if it does not until the deadline."""
+        return self._lock.acquire(timeout=-1 if deadline is None else _seconds_to(deadline))
+
+
 class _LoopBell:
-    """Wakes a coroutine from another thread, once."""
+    """Wakes a coroutine on the loop that runs, from another thread, once."""
 
-    __slots__ = ("_is_rung", "_loop", "woken")
+    __slots__ = ("_is_rung", "_loop", "_woken", "least")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop):
-        self._loop = loop
+    def __init__(self, least: int):
+        self.least = least
         self._is_rung = False
-        self.woken: asyncio.Future[None] = loop.create_future()
+        self._loop = asyncio.get_running_loop()
+        self._woken: asyncio.Future[None] = self._loop.create_future()
 
     def ring(self) -> None:
         if not self._is_rung:
             self._is_rung = True
             with suppress(RuntimeError):  # a loop that is closed: nobody waits there any more
-                self._loop.call_soon_threadsafe(self.wake)
+                self._loop.call_soon_threadsafe(self._wake)
 
-    def wake(self) -> None:
-        """Called on the loop."""
-        if not self.woken.done():
-            self.woken.set_result(None)
+    async def wait(self, deadline: float | None) -> None:
+        """Waits until it rings, or the deadline."""
+        timer = None if deadline is None else self._loop.call_later(_seconds_to(deadline), self._wake)
+        try:
+            await self._woken
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _wake(self) -> None:
+        if not self._woken.done():
+            self._woken.set_result(None)
 
 
 def _seconds_to(deadline: float) -> float:

@@ -227,31 +227,34 @@ class AsyncioPoolEngine(Generic[Description]):
         self._rows.require_least(least)
         deadline = None if timeout is None else perf_counter() + timeout
         while True:
-            self._note_ready()
-            missing = least - len(self._rows.ready)
-            if missing <= 0 or not self._arrivals.wait(missing, deadline):
-                self._note_ready()
-                return [*self._rows.ready]
+            ready = self._ready()
+            if len(ready) >= least:
+                return ready
+            if not self._arrivals.wait(least, deadline):
+                return self._ready()
 
     async def wait_async(self, least: int, timeout: float | None = None) -> list[int]:
         """As :meth:`wait`, for a coroutine on the caller's own event loop; one that is cancelled has lost nothing."""
         self._rows.require_least(least)
         deadline = None if timeout is None else perf_counter() + timeout
         while True:
-            self._note_ready()
-            missing = least - len(self._rows.ready)
-            if missing <= 0 or not await self._arrivals.wait_async(missing, deadline):
-                self._note_ready()
-                return [*self._rows.ready]
+            ready = self._ready()
+            if len(ready) >= least:
+                return ready
+            if not await self._arrivals.wait_async(least, deadline):
+                return self._ready()
 
-    def _note_ready(self) -> None:
-        """Takes down what has come; a call that was abandoned may come late."""
-        come, calls, rows = self._arrivals.come, self._calls, self._rows
+    def _ready(self) -> list[int]:
+        """The rows of the batch that have come."""
+        come, calls, batch = self._arrivals.come, self._calls, self._rows.batch
+        ready = []
         call: EnvCall
         for call in list(come):
-            if call.row in rows.batch and calls.get(call.row) is call:
-                rows.note_ready(call.row)  # before it is forgotten: an interrupt may come between the two
-            come.pop(call, None)
+            if call.row in batch and calls.get(call.row) is call:
+                ready.append(call.row)
+            else:
+                come.pop(call, None)  # one that was abandoned and came late
+        return ready
 
     def wait_for(self, row: int, timeout: float | None = None) -> None:
         """Waits until a lane is ready.

@@ -388,19 +388,14 @@ class AsyncioPoolEngine(Generic[Description]):
         calls = self._host.calls(range(self.num_envs), ops, inputs, reset_kwargs)
         try:
             self._crew.perform(calls)
-            report = self._host.finish(calls)
+            report = self._host.finish(calls, by_row=True)
         except BaseException:
             self._abandon(calls)
             raise
-        for index, error in report.errors.items():
+        for row, error in report.errors.items():
             if isinstance(error, WorkerDiedError):
-                forget_infos(self.block, [calls[index].row])
-        if len(calls) == self.num_envs or not (report.steps or report.resets or report.errors):
-            return report
-        own = Report()
-        for name in ("steps", "resets", "errors"):
-            setattr(own, name, {calls[index].row: value for index, value in getattr(report, name).items()})
-        return own
+                forget_infos(self.block, [row])
+        return report
 
     def _require_idle(self, what: str) -> None:
         self._crew.require_open()

@@ -111,13 +111,14 @@ class CallingHost(Host, Protocol):
             ops, inputs, reset_kwargs: see :meth:`Host.run`, of these rows, in this order.
         """
 
-    def finish(self, calls: Sequence[Any]) -> Report:
+    def finish(self, calls: Sequence[Any], *, by_row: bool = False) -> Report:
         """Takes what calls gave that have been made: as ``run`` would.
 
         It may be done again with the same calls as long as their envs are not called anew.
 
-        Returns:
-            The report, of which row ``i`` is that of ``calls[i]``.
+        Args:
+            calls: of a row each, in any order.
+            by_row: the report's rows are the calls'; if not, its row ``i`` is that of ``calls[i]``.
         """
 
 

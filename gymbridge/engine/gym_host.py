@@ -368,11 +368,11 @@ class GymHost(FollowsPaths):
                 made.append(GymCall(row, op, self.envs[row], action, kwargs))
         return made
 
-    def finish(self, calls: Sequence[GymCall]) -> Report:
+    def finish(self, calls: Sequence[GymCall], *, by_row: bool = False) -> Report:
         """See :class:`~gymbridge.engine.env_calls.CallingHost`."""
         rows = [call.row for call in calls]
         report = self.run(bytes([call.op for call in calls]), None, None, rows, calls)
-        if report is NOTHING or report is IN_BLOCK:
+        if by_row or report is NOTHING or report is IN_BLOCK:
             return report
         index = {row: at for at, row in enumerate(rows)}
         own = Report()

@@ -21,7 +21,7 @@ from gymbridge.envs.env_specs import EnvSpecs, first_alike
 from gymbridge.envs.gym_env import GymEnv
 from gymbridge.envs.output_rows import OutputRows, RowLayout
 from gymbridge.envs.parcels import Handed, Packer, Parcel
-from gymbridge.envs.placed_leaves import NO_PLACES, EnvPlaces, tensors_of
+from gymbridge.envs.placed_leaves import NO_PLACES, EnvPlaces, put_rows, tensors_of
 from gymbridge.envs.remote_inputs import GivenColumns, GivenRows, RemoteInputs, RoundInputs, Sent, inputs_of_rows
 from gymbridge.envs.tensordict_calls import TensorDictCall
 from gymbridge.envs.tensordict_host import (
@@ -306,12 +306,13 @@ class RemoteTensorDictHost(TensorDictHost):
             return [None] * len(rows), None
         return self._assembled(tuple(sent.keys), columns), None
 
-    def finish(self, calls: Sequence[TensorDictCall]) -> Report:
+    def finish(self, calls: Sequence[TensorDictCall], *, by_row: bool = False) -> Report:
         """See :class:`~gymbridge.engine.env_calls.CallingHost`."""
         rows = [call.row for call in calls]
         told = Report()
         with torch.no_grad():
-            steps = self._stacked_steps(rows, calls)
+            are_in_order = not by_row or rows == [*range(len(rows))]  # as a stack's are
+            steps = self._stacked_steps(rows, calls) if are_in_order else None
             if steps is not None:
                 told.steps = self._handed_over(steps, self._step_outputs, told, rows)
                 for index in steps.ended():
@@ -332,7 +333,7 @@ class RemoteTensorDictHost(TensorDictHost):
             sent_resets = self._handed_over(resets, self._reset_outputs, told)
         if self._engine_batches:
             self._look_at_batches(row for row in rows if row in self._engine_batches)
-        index_of = {row: index for index, row in enumerate(rows)}
+        index_of = {row: row if by_row else index for index, row in enumerate(rows)}
         told.errors = {index_of[row]: error for row, error in told.errors.items()}
         told.steps = {index_of[row]: own for row, own in sent_steps.items()}
         told.resets = {index_of[row]: own for row, own in sent_resets.items()}
@@ -372,12 +373,11 @@ class RemoteTensorDictHost(TensorDictHost):
             placed, rest, keys = places[0].parts(rows.layout)
             beside = [rows.columns[at] for at in rest]
             sent = {0: SentOutputs(keys, self._packer.packed(beside), len(rows))} if keys else {}
-            index = None if numbers is None else torch.tensor(numbers)
             for at, column in placed:
-                if index is None:
+                if numbers is None:
                     column.copy_(rows.columns[at])
                 else:
-                    column.index_copy_(0, index, rows.columns[at])
+                    put_rows(column, numbers, rows.columns[at])
             return sent
         sent = {}
         for row, output in rows.items():

@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 
 from gymbridge.engine.block import Block
 from gymbridge.envs.parcels import Handed, Packer, Parcel
-from gymbridge.envs.placed_leaves import EnvPlaces, tensors_of
+from gymbridge.envs.placed_leaves import EnvPlaces, put_rows, tensors_of
 
 __all__ = ["GivenColumns", "GivenRows", "PackedInputs", "RemoteInputs", "RoundInputs", "Sent", "inputs_of_rows"]
 
@@ -138,7 +138,7 @@ class RemoteInputs:
             elif rows is None:
                 place.copy_(value.detach())
             else:
-                place[rows] = value.detach().to(place.device)
+                put_rows(place, rows, value.detach().to(place.device))
         return GivenColumns(tuple(key for key, _ in rest), [value for _, value in rest]) if rest else None
 
     def _write_row(self, number: int, row: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,17 +107,22 @@ def tensors_of(arrays: Mapping[Key, npt.NDArray[Any]], placed: Iterable[PlacedLe
     return {one.key: torch.from_numpy(arrays[one.leaf.key]).view(one.dtype) for one in placed}
 
 
-def put_rows(column: torch.Tensor, rows: Sequence[int], values: torch.Tensor) -> None:
+def put_rows(column: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
     """Writes some rows of a column, of whichever dtype.
+
+    Args:
+        column: ``[N, …]``, changed in place.
+        rows: their numbers, int64 ``[n]``.
+        values: ``[n, …]``.
 
     Example:
         >>> column = torch.zeros(3, dtype=torch.uint16)
-        >>> put_rows(column, [2, 0], torch.tensor([7, 8], dtype=torch.uint16))
+        >>> put_rows(column, torch.tensor([2, 0]), torch.tensor([7, 8], dtype=torch.uint16))
         >>> column
         tensor([8, 0, 7], dtype=torch.uint16)
     """
     try:
-        column[[*rows]] = values
+        column.index_copy_(0, rows, values)
     except NotImplementedError:  # torch has it for some dtypes only
-        for row, value in zip(rows, values, strict=True):
+        for row, value in zip(rows.tolist(), values, strict=True):
             column[row].copy_(value)

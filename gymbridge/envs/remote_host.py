@@ -165,6 +165,8 @@ class RemoteTensorDictHost(TensorDictHost):
         }
         self._step_outputs = [outputs[id(env)][0] for env in alike]
         self._reset_outputs = [outputs[id(env)][1] for env in alike]
+        # envs whose rounds are their own are asked for these by whoever calls them
+        self._is_whole = [type(env)._next is not EnvBase._next for env in self.envs]
         self._assemblers: dict[tuple[Key, ...], Assembler] = {}
         self._engine_batches = [row for row, env in enumerate(self.envs) if _is_engine_batch(env)]
 
@@ -275,20 +277,18 @@ class RemoteTensorDictHost(TensorDictHost):
         with torch.no_grad():
             given, masks = self._given_in_process(rows, ops, None if inputs is None else inputs.given)
         made = []
+        envs, is_plain, is_whole = self.envs, self._plain, self._is_whole
         for index, (row, op) in enumerate(zip(rows, ops, strict=True)):
-            if op:
-                made.append(
-                    TensorDictCall(
-                        row,
-                        op,
-                        self.envs[row],
-                        self._nothing(row) if given[index] is None and op != Op.RESET else given[index],
-                        None if masks is None else masks[index],
-                        copied(dict(reset_kwargs[index])) if reset_kwargs and op == Op.RESET else {},
-                        is_plain=self._plain[row],
-                        is_whole=type(self.envs[row])._next is not EnvBase._next,
-                    )
-                )
+            if op == Op.RESET:
+                kwargs: Mapping[str, Any] = copied(dict(reset_kwargs[index])) if reset_kwargs else {}
+                own = given[index]
+            elif op:
+                kwargs = {}
+                own = self._nothing(row) if given[index] is None else given[index]
+            else:
+                continue
+            mask = None if masks is None else masks[index]
+            made.append(TensorDictCall(row, op, envs[row], own, mask, kwargs, is_plain[row], is_whole[row]))
         return made
 
     def _given_in_process(
@@ -373,11 +373,12 @@ class RemoteTensorDictHost(TensorDictHost):
             placed, rest, keys = places[0].parts(rows.layout)
             beside = [rows.columns[at] for at in rest]
             sent = {0: SentOutputs(keys, self._packer.packed(beside), len(rows))} if keys else {}
+            index = None if numbers is None else torch.tensor(numbers)
             for at, column in placed:
-                if numbers is None:
+                if index is None:
                     column.copy_(rows.columns[at])
                 else:
-                    put_rows(column, numbers, rows.columns[at])
+                    put_rows(column, index, rows.columns[at])
             return sent
         sent = {}
         for row, output in rows.items():

@@ -130,15 +130,16 @@ class RemoteInputs:
 
     def _write_columns(self, rows: Sequence[int] | None, given: GivenColumns) -> GivenColumns | None:
         placed = self._placed[0]
+        index = None if rows is None else torch.tensor(rows)
         rest = []
         for key, value in zip(*given, strict=True):
             place = placed.get(key)
             if place is None:
                 rest.append((key, value))
-            elif rows is None:
+            elif index is None:
                 place.copy_(value.detach())
             else:
-                put_rows(place, rows, value.detach().to(place.device))
+                put_rows(place, index, value.detach().to(place.device))
         return GivenColumns(tuple(key for key, _ in rest), [value for _, value in rest]) if rest else None
 
     def _write_row(self, number: int, row: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase | None:

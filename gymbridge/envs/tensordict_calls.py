@@ -40,11 +40,13 @@ class TensorDictCall(RowCall):
         given: TensorDictBase | None,
         mask: torch.Tensor | None,
         kwargs: Mapping[str, Any],
-        *,
         is_plain: bool,
         is_whole: bool,
     ):
-        super().__init__(row, op)
+        self.row = row
+        self.op = op
+        self.is_done = False
+        self.error = None
         self._env = env
         self._given = given
         self._mask = mask
@@ -93,7 +95,8 @@ class TensorDictCall(RowCall):
         """What ``_step`` gave, or raises what it raised."""
         if self.error is not None:
             raise self.error
-        self._env._require_new("_step", self._made, self._own)
+        if self._made is self._own:
+            self._env._require_new("_step", self._made, self._own)
         return self._made
 
     def round(self) -> Any:

@@ -14,6 +14,7 @@ import asyncio
 import os
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -147,11 +148,11 @@ def main() -> None:
     given = TensorDict(action=torch.tensor(0))
     kinds: dict[str, tuple[list[Callable[[], Any]], Driven]] = {
         "gymnasium envs": (
-            [lambda env=SlowGymEnv(pause): env.step(0) for _ in range(number)],  # type: ignore[misc]
+            [partial(SlowGymEnv(pause).step, 0) for _ in range(number)],
             Driven(lambda: SlowGymEnv(pause), number, GymHostOptions(), lambda length: [actions(length).numpy()], None),
         ),
         "TensorDict envs": (
-            [lambda env=SlowTensorDictEnv(pause): env._step(given) for _ in range(number)],  # type: ignore[misc]
+            [partial(SlowTensorDictEnv(pause)._step, given) for _ in range(number)],
             Driven(
                 lambda: SlowTensorDictEnv(pause),
                 number,

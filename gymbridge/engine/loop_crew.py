@@ -206,11 +206,12 @@ class _Service:
         self._making: list[asyncio.Task[None]] = []
         self._under_way: dict[EnvCall, asyncio.Task[None]] = {}
         self._inbox: deque[EnvCall] = deque()
+        self._is_called = False
         self._threads: list[_EnvThread | None] = [None] * num_rows
         self._closers: dict[int, asyncio.Task[None]] = {}
         self._prepare: Callable[[], None] = _nothing
         self._is_ending = False
-        self.thread = LoopThread(_name("loop"), self._begin, self.release)
+        self.thread = LoopThread(_name("loop"), self.release)
 
     # ---------------------------------------------------------------- the envs
 
@@ -288,19 +289,21 @@ class _Service:
                 inbox.append(call)
             else:
                 thread.put(call)
-        if inbox:
-            self.thread.wake()
+        if inbox and not self._is_called:
+            self._is_called = True
+            try:
+                self.thread.call_soon(self._begin)
+            except BaseException:  # an interrupt
+                self._is_called = False
+                raise
 
-    def _begin(self) -> bool:
-        """On the loop: begins what lies in the inbox; whether there was anything."""
-        inbox = self._inbox
-        if not inbox:
-            return False
-        create_task = self.thread.loop.create_task
+    def _begin(self) -> None:
+        """On the loop: begins what lies in the inbox."""
+        self._is_called = False  # first: what is put there from now on has this called again
+        inbox, create_task = self._inbox, self.thread.loop.create_task
         while inbox:
             call = inbox.popleft()
             self._under_way[call] = create_task(self._run(call))
-        return True
 
     async def _run(self, call: EnvCall) -> None:
         try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import selectors
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -27,13 +25,8 @@ class LoopThread:
     What a task raises that would end a program, ``SystemExit`` say, does not end the loop: it is told to the loop's
     exception handler.
 
-    The loop looks for what other threads have left for it each time it comes round, and says whether it sleeps: one
-    that is awake need not be woken. A wake-up writes to a socket, which lets go of the interpreter's lock, and under
-    load a thread has that back only milliseconds later.
-
     Args:
         name: of the thread.
-        look: called on the loop, to take what has been left for it; gives whether there was something.
         at_exit: called when the process ends, before the thread is waited for; it should have the loop stop soon. It
             must not hold the ``LoopThread`` itself for longer than its owner does.
 
@@ -44,7 +37,7 @@ class LoopThread:
         WorkerStartError: there can be no more threads.
 
     Example:
-        >>> thread = LoopThread("example", lambda: False, lambda: None)
+        >>> thread = LoopThread("example", lambda: None)
         >>> asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "slept"), thread.loop).result()
         'slept'
         >>> thread.stop()
@@ -52,12 +45,8 @@ class LoopThread:
         True
     """
 
-    def __init__(self, name: str, look: Callable[[], bool], at_exit: Callable[[], None]):
-        self._look = look
-        self._selector = _LookingSelector(look) if _CAN_CHOOSE_SELECTOR else None
-        self.loop: asyncio.AbstractEventLoop = (
-            asyncio.new_event_loop() if self._selector is None else asyncio.SelectorEventLoop(self._selector)
-        )
+    def __init__(self, name: str, at_exit: Callable[[], None]):
+        self.loop = asyncio.new_event_loop()
         self.at_exit = at_exit
         self._life = _Life()
         self._thread = threading.Thread(target=_serve, args=(self.loop, self._life), name=name, daemon=True)
@@ -83,11 +72,6 @@ class LoopThread:
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(call, *arguments)
 
-    def wake(self) -> None:
-        """Has the loop look for what has been left for it."""
-        if self._selector is None or self._selector.sleeps:
-            self.call_soon(self._look)
-
     def stop(self) -> None:
         """Has the loop stop once it has done what it is at; does not wait."""
         self._life.is_over = True
@@ -97,32 +81,6 @@ class LoopThread:
         """Waits until it has ended, for ``timeout`` seconds at most; has it?"""
         self._thread.join(timeout)
         return not self._thread.is_alive()
-
-
-_CAN_CHOOSE_SELECTOR = sys.platform != "win32"  # there the loop that can start processes has none
-
-
-class _LookingSelector(selectors.DefaultSelector):
-    """The selector of a loop that looks for what other threads have left for it.
-
-    Attributes:
-        sleeps: the loop is woken by nothing but what it selects, and perhaps has not looked.
-    """
-
-    def __init__(self, look: Callable[[], bool]):
-        super().__init__()
-        self._look = look
-        self.sleeps = False
-
-    def select(self, timeout: float | None = None) -> Any:
-        if timeout is None or timeout > 0:
-            self.sleeps = True  # before the look: who leaves something from now on wakes the loop
-            if self._look():
-                timeout = 0
-        events = super().select(timeout)
-        self.sleeps = False
-        self._look()
-        return events
 
 
 class _Life:

@@ -29,6 +29,7 @@ from gymbridge.engine.any_env import AnyEnvOptions
 from gymbridge.engine.asyncio_pool import AsyncioPoolEngine
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState
+from gymbridge.engine.pool import ThreadPoolEngine
 from gymbridge.envs import EnvBase, GymEnv
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.remote_host import RemoteTensorDictOptions
@@ -363,4 +364,41 @@ def test_observations_of_many_envs_are_each_its_own() -> None:
             report, block = taken(pool, [rows[index] for index in part])
             seen = [float(row["last",]) for row in shown(pool, report, block, len(part))]
             assert seen == [actions[index] for index in part]
+    pool.close()
+
+
+class Plain(EnvBase):
+    """Shows the object that its reset was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = Composite(thing=NonTensor(()))
+        self.action_spec = Categorical(5)
+        self.reward_spec = Unbounded((1,))
+
+    def _reset(self, tensordict: Any, **kwargs: Any) -> TensorDict:
+        return TensorDict(thing=tensordict["thing"])
+
+    def _step(self, tensordict: Any) -> TensorDict:
+        raise NotImplementedError
+
+    def _set_seed(self, seed: int | None) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", [ThreadPoolEngine, AsyncioPoolEngine])
+def test_nothing_is_pickled_in_this_process(kind: Any) -> None:
+    """Neither on its way to an env nor back: what no pickle takes comes through."""
+    pool: Any = kind([Plain] * 2, IN_PROCESS())
+    pool.allocate()
+    lock, position = threading.Lock(), torch.zeros(2)
+    row = TensorDict(thing=lock, position=position)
+    pool.submit([1], bytes([RESET]), RoundInputs(GivenRows([row], None, True)))
+    pool.wait(1, PATIENCE)
+    report, _ = taken(pool, [1])
+    assert not report.errors
+    sent = report.resets[0]
+    values = dict(zip(sent.keys, sent.values.unpacked(), strict=True))
+    thing = values["thing",]
+    assert getattr(thing, "data", thing) is lock
     pool.close()

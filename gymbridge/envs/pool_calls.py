@@ -242,7 +242,7 @@ class PoolCalls:
 
     def _results(self, op: Op, rows: Sequence[int], wanted: Wanted, begun: float) -> Any:
         works = self._works[op]
-        done_at = self._engine.done_at(rows)
+        done_at = self._face.done_at(rows)
         sent = together([works[row][1:] for row in rows], dense=self._dense)
         index = torch.tensor(rows)
         if self._row_batch_size:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from gymbridge.batched import Maker
 from gymbridge.engine.any_env import AnyEnvOptions
@@ -23,6 +23,7 @@ from gymbridge.envs.pool_calls import PoolCalls, Wanted, deadline_of
 from gymbridge.envs.pool_faces import pool_face
 from gymbridge.envs.pool_stats import ExchangeStats
 from gymbridge.envs.spec_keys import leaf_keys
+from gymbridge.envs.tensordicts import row_of
 from gymbridge.worker_batch import WorkerBatch
 
 if TYPE_CHECKING:
@@ -363,6 +364,17 @@ class AsyncEnvPool(WorkerBatch):
         """The same of envs that were sent a reset: what was sent, with observations and flags."""
         return self._receive(Op.RESET, "async_reset_recv", min_get, env_index, max_get, timeout)  # type: ignore[no-any-return]
 
+    def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        """See :meth:`EnvBase.step_mdp`; also of what was received, of whichever envs, lanes too."""
+        index, face = next_tensordict.get("env_index", None), self._face
+        if index is None or face.is_dense:
+            return super().step_mdp(next_tensordict)
+        if next_tensordict.batch_size == self.batch_size[1:]:
+            return face.row_plan(_as_ints("step_mdp", [index])[0]).next_root(next_tensordict)
+        rows = enumerate(_as_ints("step_mdp", index))
+        each = [face.row_plan(row).next_root(row_of(next_tensordict, position)) for position, row in rows]
+        return LazyStackedTensorDict(*each, stack_dim=0)
+
     # ---------------------------------------------------------------- the three verbs, written once
 
     def _send(
@@ -443,6 +455,16 @@ class AsyncEnvPool(WorkerBatch):
     @exclusive
     def _receive_batch(self, op: Op, wanted: Wanted) -> Any:
         return self._calls.receive(op, wanted)
+
+    @exclusive
+    def _receive_any(self, wanted: Wanted, into: list[tuple[Op, Any]]) -> None:
+        """Adds what envs give that were sent whichever work, what those gave that had the same together."""
+        self._calls.receive_any(wanted, into)
+
+    @exclusive
+    def _drop(self) -> None:
+        """What is under way, or was not received, lanes apart, is not to be seen: those envs are to be reset."""
+        self._calls.drop()
 
     def _lane(self, call: str, env_index: Any) -> int:
         if not _is_int(env_index):
@@ -581,10 +603,10 @@ def _as_ints(call: str, given: Any) -> list[Any]:
         raise TypeError(f"{call}: got env_index {given!r} of type {type(given).__name__}, expected ints")
     indices = []
     for one in given:
-        while isinstance(one, (list, tuple)) and one:
-            one = one[0]
         if hasattr(one, "tolist"):
             one = one.tolist()
+        while isinstance(one, (list, tuple)) and one:
+            one = one[0]
         if not _is_int(one):
             raise TypeError(f"{call}: got env_index {given!r}, expected ints")
         indices.append(one)

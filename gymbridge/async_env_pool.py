@@ -23,7 +23,7 @@ from gymbridge.envs.pool_calls import PoolCalls, Wanted, deadline_of
 from gymbridge.envs.pool_faces import pool_face
 from gymbridge.envs.pool_stats import ExchangeStats
 from gymbridge.envs.spec_keys import leaf_keys
-from gymbridge.envs.tensordicts import row_of
+from gymbridge.envs.tensordicts import entry, row_of
 from gymbridge.worker_batch import WorkerBatch
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ EnvIndex = int | Sequence[int] | torch.Tensor
 
 _log = logging.getLogger("gymbridge")
 
+_INTS = {int}
 _SHARES = {"dense": False, "maybe_dense": None, "lazy": True}
 
 
@@ -77,6 +78,7 @@ class AsyncEnvPool(WorkerBatch):
             at the first use, envs that do not agree, whose keys are named.
 
     Example:
+        >>> import torch
         >>> from gymbridge import AsyncEnvPool
         >>> pool = AsyncEnvPool(["CartPole-v1"] * 4)
         >>> _ = pool.set_seed(0)
@@ -178,11 +180,12 @@ class AsyncEnvPool(WorkerBatch):
 
     def _take_specs(self, face: EngineFace) -> None:
         super()._take_specs(face)
+        self._row_batch_size = face.batch_size[1:]
         inputs = [*leaf_keys(face.specs["action"]), *leaf_keys(face.specs["state"])]
         self._pool_calls = PoolCalls(
             pool_face(face.engine, face),  # type: ignore[arg-type]
             inputs,
-            face.batch_size[1:],
+            self._row_batch_size,
             dense=face.is_dense,
             stats=self._stats,
         )
@@ -390,7 +393,7 @@ class AsyncEnvPool(WorkerBatch):
             raise TypeError(f"{call}: got {type(tensordict).__name__}, expected a TensorDict")
         if _is_int(env_index):
             (row,) = self._rows(call, [env_index])
-            self._require_size(call, tensordict, self.batch_size[1:])
+            self._require_size(call, tensordict, self._row_batch_size)
             calls.send_lane(op, row, tensordict, self._kwargs_of(call, reset_kwargs, 1))
             return
         self._send_batch(op, call, tensordict, env_index, reset_kwargs)
@@ -404,16 +407,17 @@ class AsyncEnvPool(WorkerBatch):
         env_index: Any,
         reset_kwargs: dict[str, Any],
     ) -> None:
+        row_batch_size = self._row_batch_size
         if env_index is None and tensordict is not None:
-            env_index = tensordict.get("env_index", None)
-            if _is_int(env_index) or (env_index is not None and tensordict.batch_size == self.batch_size[1:]):
+            env_index = entry(tensordict, "env_index")
+            if env_index is not None and tensordict.batch_size == row_batch_size:
                 tensordict = tensordict.unsqueeze(0)  # one env without a dim for it: a batch of one
         rows = self._rows(call, range(self.num_envs) if env_index is None else _as_ints(call, env_index))
-        self._require_size(call, tensordict, torch.Size((len(rows), *self.batch_size[1:])))
+        self._require_size(call, tensordict, (len(rows), *row_batch_size))
         self._calls.send(op, rows, tensordict, self._kwargs_of(call, reset_kwargs, len(rows)))
 
     def _rows(self, call: str, indices: Iterable[Any]) -> list[int]:
-        rows = [int(index) for index in indices]
+        rows = [*map(int, indices)]
         num_envs = self.num_envs
         if not rows:
             raise ValueError(f"{call}: got no env_index, expected that of one env or more")
@@ -423,7 +427,7 @@ class AsyncEnvPool(WorkerBatch):
             raise ValueError(f"{call}: got env_index {rows}, expected each env once")
         return rows
 
-    def _require_size(self, call: str, tensordict: TensorDictBase | None, expected: torch.Size) -> None:
+    def _require_size(self, call: str, tensordict: TensorDictBase | None, expected: tuple[int, ...]) -> None:
         if tensordict is not None and tensordict.batch_size != expected:
             raise ValueError(
                 f"{call}: got a TensorDict of batch size {[*tensordict.batch_size]}, expected {[*expected]}"
@@ -432,7 +436,7 @@ class AsyncEnvPool(WorkerBatch):
     def _kwargs_of(self, call: str, kwargs: dict[str, Any], num_rows: int) -> list[Mapping[str, Any]] | None:
         if not kwargs:
             return None
-        if kwargs.get("seed") is not None and num_rows * self.batch_size[1:].numel() > 1:
+        if kwargs.get("seed") is not None and num_rows * self._row_batch_size.numel() > 1:
             raise ValueError(
                 f"{call}: got seed {kwargs['seed']!r} for {num_rows} envs, which would all be the same; call "
                 f"set_seed(seed), which gives env i the seed seed + i, or send list_of_kwargs"
@@ -595,8 +599,10 @@ def _is_int(index: Any) -> bool:
 
 def _as_ints(call: str, given: Any) -> list[Any]:
     """The indices of envs in whatever holds them; of an env that is a batch of its own the first of its own."""
-    if isinstance(given, TensorDictBase) or hasattr(given, "tolist"):
+    if hasattr(given, "tolist"):  # a tensor, an array or data that are none of both
         given = given.tolist()
+        if type(given) is list and {*map(type, given)} == _INTS:
+            return given
     if _is_int(given):
         return [given]
     if not isinstance(given, (list, tuple, range)):

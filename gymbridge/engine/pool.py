@@ -90,14 +90,14 @@ class PoolEngine(ParallelEngine[Description]):
         self._ends = kind.ready_ends(self._crew.ends)
         self._batch: set[int] = set()  # rows with work under way, or done and not taken
         self._lanes: set[int] = set()
-        self._ready: dict[int, float] = {}
-        """Row -> when it was seen to be ready."""
+        self._ready: dict[int, None] = {}
         self._read: dict[int, Report] = {}
         """Row -> what was read of it when another was taken with it that had raised."""
         self._interrupted: set[int] = set()
         self._claims: dict[int, object] = {}
         """Row -> whose work it does; a dict, since of two threads that set a default in it one is the first."""
         self._call_of_all = False
+        self._gatherings: dict[Block, _Gathering] = {}
 
     # ---------------------------------------------------------------- work
 
@@ -230,7 +230,7 @@ class PoolEngine(ParallelEngine[Description]):
             else:
                 report = NOTHING if reports.count(NOTHING) == len(reports) else _renumbered(reports, 0)
             if into is not None and failed is None:
-                _gather(self.block, rows, into)
+                self._gather(rows, into)
             if into is not None or failed is not None:
                 self._let_go(rows)
         except BaseException:
@@ -238,14 +238,20 @@ class PoolEngine(ParallelEngine[Description]):
             raise
         return report
 
+    def _gather(self, rows: Sequence[int], into: Block) -> None:
+        gathering = self._gatherings.get(into)
+        if gathering is None:
+            gathering = self._gatherings[into] = _Gathering(self.block, into)
+        gathering(rows)
+
     def release(self, rows: Iterable[int]) -> None:
         """Rows that were taken from the engine's own block are idle again: it may be written to."""
         self._let_go(rows)
 
-    def ready_at(self, rows: Iterable[int]) -> list[float]:
-        """When each of some rows that are ready was seen to be, on ``time.perf_counter``'s clock."""
-        now = perf_counter()
-        return [self._ready.get(row, now) for row in rows]
+    def done_at(self, rows: Iterable[int]) -> list[float]:
+        """When each of some rows that are ready came to the end of its work, on ``time.perf_counter``'s clock."""
+        done_at = self.block.done_at
+        return [done_at[row] for row in rows]
 
     def _report_of(self, row: int) -> Report:
         """What a row that is ready left beside the block; its errors, infos and outputs are under the number 0."""
@@ -272,7 +278,7 @@ class PoolEngine(ParallelEngine[Description]):
         return own
 
     def _note_ready(self, row: int) -> None:
-        self._ready[row] = perf_counter()  # before it is forgotten: an interrupt may come between the two
+        self._ready[row] = None  # before it is forgotten: an interrupt may come between the two
         self._ends.forget(row)
 
     def _let_go(self, rows: Iterable[int]) -> None:
@@ -392,14 +398,33 @@ def _renumbered(reports: Sequence[Report], first: int) -> Report:
     return report
 
 
-def _gather(block: Block, rows: Sequence[int], into: Block) -> None:
-    """Copies what rows gave to the first rows of another block."""
-    index = np.asarray(rows, np.intp)
-    for section in ("next", "root"):
-        targets = getattr(into, section)
-        for key, array in getattr(block, section).items():
-            if key in targets:
-                np.take(array, index, 0, targets[key][: len(index)], "clip")  # not "raise": that would copy twice
-    for number, row in enumerate(rows):
-        into.state[number] = block.state[row]
-        into.source[number] = block.source[row]
+class _Gathering:
+    """Copies what rows of a block gave to the first rows of another.
+
+    Args:
+        block: of all rows.
+        into: the other.
+    """
+
+    def __init__(self, block: Block, into: Block):
+        self._block, self._into = block, into
+        self._pairs = [
+            (array, targets[key])
+            for array_of, targets in ((block.next, into.next), (block.root, into.root))
+            for key, array in array_of.items()
+            if key in targets
+        ]
+
+    def __call__(self, rows: Sequence[int]) -> None:
+        block, into, num_rows = self._block, self._into, len(rows)
+        if num_rows == 1:
+            (row,) = rows
+            for array, target in self._pairs:
+                target[0] = array[row]
+        else:
+            index = np.asarray(rows, np.intp)
+            for array, target in self._pairs:
+                array.take(index, 0, target[:num_rows], "clip")  # not "raise": that would copy twice
+        for number, row in enumerate(rows):
+            into.state[number] = block.state[row]
+            into.source[number] = block.source[row]

@@ -93,6 +93,7 @@ class PoolVectorEnv(OneCallAtATime):
         UnsupportedSpaceError: a spec without a space.
 
     Example:
+        >>> import numpy as np
         >>> from gymbridge import AsyncEnvPool
         >>> envs = PoolVectorEnv(AsyncEnvPool(["CartPole-v1"] * 4), batch_size=2)
         >>> envs.async_reset(seed=0)

@@ -170,6 +170,10 @@ class AsyncEnvPool(WorkerBatch):
 
     # ---------------------------------------------------------------- start and end
 
+    def _start_engine(self, preload: Sequence[str]) -> Any:
+        """Each backend's class has its own; this one is not abstract, since it is what users call."""
+        raise NotImplementedError
+
     @property
     def _face(self) -> EngineFace:
         """See :class:`EngineEnv`; of several threads whose lanes are the first use, one starts the envs."""

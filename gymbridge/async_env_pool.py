@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -13,6 +14,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from gymbridge.batched import Maker
 from gymbridge.engine.any_env import AnyEnvOptions
+from gymbridge.engine.asyncio_pool import AsyncioPoolEngine
 from gymbridge.engine.calls import exclusive
 from gymbridge.engine.codes import Op
 from gymbridge.engine.parallel import Affinity, ParallelEngine
@@ -29,7 +31,7 @@ from gymbridge.worker_batch import WorkerBatch
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["AsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"]
+__all__ = ["AsyncEnvPool", "AsyncioAsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"]
 
 Stack = Literal["dense", "maybe_dense", "lazy"]
 Exchange = Literal["auto", "shm", "queue"]
@@ -173,6 +175,10 @@ class AsyncEnvPool(WorkerBatch):
     def _start_engine(self, preload: Sequence[str]) -> Any:
         """Each backend's class has its own; this one is not abstract, since it is what users call."""
         raise NotImplementedError
+
+    def _tensordict_options(self, *, buffers: bool) -> RemoteTensorDictOptions:
+        """Of envs in this process: what they are given and give is never pickled."""
+        return replace(super()._tensordict_options(buffers=buffers), in_process=True)
 
     @property
     def _face(self) -> EngineFace:
@@ -462,11 +468,15 @@ class AsyncEnvPool(WorkerBatch):
 
     @exclusive
     def _receive_batch(self, op: Op, wanted: Wanted) -> Any:
+        if self._receives:
+            raise RuntimeError("refused while another receive of batches is awaited")
         return self._calls.receive(op, wanted)
 
     @exclusive
     def _receive_any(self, wanted: Wanted, into: list[tuple[Op, Any]]) -> None:
         """Adds what envs give that were sent whichever work, what those gave that had the same together."""
+        if self._receives:
+            raise RuntimeError("refused while another receive of batches is awaited")
         self._calls.receive_any(wanted, into)
 
     @exclusive
@@ -526,6 +536,9 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
 
     def _require_options(self) -> None:
         """See :class:`AsyncEnvPool`; it has them all."""
+
+    def _tensordict_options(self, *, buffers: bool) -> RemoteTensorDictOptions:
+        return replace(super()._tensordict_options(buffers=buffers), in_process=False)
 
     def _start_engine(self, preload: Sequence[str]) -> Any:
         return PoolEngine(
@@ -594,7 +607,125 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
         return tuple(key[0] if len(key) == 1 else key for key in keys)
 
 
-_CLASSES: tuple[type[AsyncEnvPool], ...] = (ThreadingAsyncEnvPool, ProcessorAsyncEnvPool)
+class AsyncioAsyncEnvPool(AsyncEnvPool):
+    """A pool whose envs' ``reset`` and ``step`` are coroutines, all on one event loop in a thread of this process.
+
+    Of an ``EnvBase`` these are ``_reset`` and ``_step``. An env without coroutines has a thread of its own. What blocks
+    in a coroutine, or in a maker, blocks all envs. Results can be awaited, on the caller's own event loop.
+
+    Args:
+        env_makers, **options: see :class:`AsyncEnvPool`; what a maker gives may be awaitable.
+
+    Example:
+        >>> import asyncio
+        >>> import gymnasium as gym
+        >>> class Remote(gym.Env):
+        ...     observation_space = gym.spaces.Discrete(10)
+        ...     action_space = gym.spaces.Discrete(10)
+        ...
+        ...     async def reset(self, *, seed=None, options=None):
+        ...         await asyncio.sleep(0.001)
+        ...         return 0, {}
+        ...
+        ...     async def step(self, action):
+        ...         await asyncio.sleep(0.001)
+        ...         return action, 1.0, False, False, {}
+        >>> pool = AsyncioAsyncEnvPool([Remote] * 100)
+        >>> async def first_observations():
+        ...     pool.async_reset_send()
+        ...     return await pool.async_reset_recv_async(min_get=100)
+        >>> asyncio.run(first_observations())["observation"].shape
+        torch.Size([100])
+        >>> pool.shutdown()
+    """
+
+    _backend = "asyncio"
+
+    def _require_options(self) -> None:
+        """See :class:`AsyncEnvPool`."""
+        super()._require_options()
+        if self._worker_affinity is not None:
+            raise ValueError(
+                f"worker_affinity: got {self._worker_affinity!r} with backend='asyncio', expected None: its envs share "
+                f"a thread"
+            )
+
+    def _start_engine(self, preload: Sequence[str]) -> Any:
+        return AsyncioPoolEngine(
+            self._makers,
+            AnyEnvOptions(),
+            start_timeout=self._start_timeout,
+            shutdown_timeout=self._shutdown_timeout,
+        )
+
+    async def async_step_recv_async(
+        self,
+        min_get: int | None = None,
+        env_index: int | None = None,
+        *,
+        max_get: int | None = None,
+        timeout: float | None = None,
+    ) -> TensorDictBase:
+        """:meth:`async_step_recv`, to be awaited: other coroutines of the caller's event loop go on meanwhile.
+
+        A wait that is cancelled loses nothing. While batches are awaited, others may be sent, but none received.
+        """
+        received: TensorDictBase = await self._receive_async(
+            Op.STEP, "async_step_recv_async", min_get, env_index, max_get, timeout
+        )
+        return received
+
+    async def async_step_and_maybe_reset_recv_async(
+        self,
+        min_get: int | None = None,
+        env_index: int | None = None,
+        *,
+        max_get: int | None = None,
+        timeout: float | None = None,
+    ) -> tuple[TensorDictBase, TensorDictBase]:
+        """:meth:`async_step_and_maybe_reset_recv`, to be awaited; see :meth:`async_step_recv_async`."""
+        received: tuple[TensorDictBase, TensorDictBase] = await self._receive_async(
+            Op.STEP_MAYBE_RESET, "async_step_and_maybe_reset_recv_async", min_get, env_index, max_get, timeout
+        )
+        return received
+
+    async def async_reset_recv_async(
+        self,
+        min_get: int | None = None,
+        env_index: int | None = None,
+        *,
+        max_get: int | None = None,
+        timeout: float | None = None,
+    ) -> TensorDictBase:
+        """:meth:`async_reset_recv`, to be awaited; see :meth:`async_step_recv_async`."""
+        received: TensorDictBase = await self._receive_async(
+            Op.RESET, "async_reset_recv_async", min_get, env_index, max_get, timeout
+        )
+        return received
+
+    async def _receive_async(
+        self,
+        op: Op,
+        call: str,
+        min_get: int | None,
+        env_index: int | None,
+        max_get: int | None,
+        timeout: float | None,
+    ) -> Any:
+        calls = self._calls
+        if env_index is not None:
+            return await calls.receive_lane_async(op, self._lane(call, env_index), deadline_of(timeout))
+        wanted = Wanted.of(self.min_get if min_get is None else min_get, max_get, timeout)
+        if self._receives:
+            raise RuntimeError(f"{call}: refused while another receive of batches is awaited")
+        self._receives = True
+        try:
+            return await calls.receive_async(op, wanted)
+        finally:
+            self._receives = False
+
+
+_CLASSES: tuple[type[AsyncEnvPool], ...] = (ThreadingAsyncEnvPool, ProcessorAsyncEnvPool, AsyncioAsyncEnvPool)
 
 
 def _is_int(index: Any) -> bool:

@@ -24,6 +24,7 @@ from gymbridge.envs.inputs import DeviceLike, NestedKey
 from gymbridge.envs.pool_calls import PoolCalls, Wanted, deadline_of
 from gymbridge.envs.pool_faces import pool_face
 from gymbridge.envs.pool_stats import ExchangeStats
+from gymbridge.envs.remote_host import RemoteTensorDictOptions
 from gymbridge.envs.spec_keys import leaf_keys
 from gymbridge.envs.tensordicts import entry, row_of
 from gymbridge.worker_batch import WorkerBatch

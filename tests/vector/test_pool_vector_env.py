@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -150,6 +151,11 @@ def assert_agree(
     return num_ended
 
 
+def final_obs_alone(info: dict[str, Any]) -> dict[str, Any]:
+    """Of envs whose infos a TensorDict env does not keep."""
+    return {key: info[key] for key in ("final_obs",) if key in info}
+
+
 def wrapped(make: Callable[[], gym.Env], info: Any = "auto") -> Callable[[], GymEnv]:
     return lambda: GymEnv(make, info=info, reward_dtype=torch.float64)
 
@@ -219,13 +225,8 @@ def test_any_spaces(
 ) -> None:
     plan = Plan(observations, actions, lengths=lengths, ends=((True, False), (False, True)))
     with PoolVectorEnv(pool_of(makers(plan, 3), None), batch_size, autoreset_mode=mode) as ours:
-        final = ("final_obs",)
-        assert_agree(
-            ours,
-            vector.SyncVectorEnv(makers(plan, 3), autoreset_mode=mode),  # gymnasium's takes no empty spaces
-            6,
-            lambda info: {key: info[key] for key in final if key in info},
-        )
+        theirs = vector.SyncVectorEnv(makers(plan, 3), autoreset_mode=mode)  # gymnasium's takes no empty spaces
+        assert_agree(ours, theirs, 6, final_obs_alone)
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP], ids=lambda mode: mode.value)
@@ -233,6 +234,26 @@ def test_worker_processes_give_the_same(mode: AutoresetMode) -> None:
     pool = pool_of(counting(3, DictEnv), backend="multiprocessing", envs_per_worker=2)
     with PoolVectorEnv(pool, 2, autoreset_mode=mode) as ours:
         assert assert_agree(ours, SyncVectorEnv(counting(3, DictEnv), autoreset_mode=mode)) >= 2
+
+
+class AwaitedEnv(CountingEnv):
+    """The same in coroutines."""
+
+    async def reset(self, **kwargs: Any) -> Any:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return super().reset(**kwargs)
+
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+def test_envs_of_coroutines_give_the_same(mode: AutoresetMode) -> None:
+    pool = AsyncEnvPool(counting(3, AwaitedEnv), backend="asyncio")
+    with PoolVectorEnv(pool, 2, autoreset_mode=mode) as ours:
+        theirs = SyncVectorEnv(counting(3), autoreset_mode=mode)
+        assert assert_agree(ours, theirs, show=final_obs_alone) >= 2
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)

@@ -21,6 +21,7 @@ from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.envs.inputs import DeviceLike, env_device
 from gymbridge.envs.pool_calls import Wanted, deadline_of
 from gymbridge.envs.sent_rows import together
+from gymbridge.errors import UnpicklableError
 from gymbridge.specs._bridge import array_of
 from gymbridge.vector.actions import array_of_tensor
 from gymbridge.vector.autoreset import Autoreset
@@ -119,7 +120,6 @@ class PoolVectorEnv(OneCallAtATime):
             raise TypeError(f"pool: got {type(pool).__name__}, expected an AsyncEnvPool")
         require_output(output, device)
         self._autoreset = Autoreset(autoreset_mode)
-        self.autoreset_mode = self._autoreset.mode
         if len(pool.batch_size) != 1:
             raise ValueError(f"pool: got one of batch size {[*pool.batch_size]}, expected one batch dim, [N]")
         self.pool = pool
@@ -148,8 +148,13 @@ class PoolVectorEnv(OneCallAtATime):
     def _told(self, name: str, otherwise: Any) -> Any:
         try:
             return self.pool.engine.attribute(0, name)
-        except AttributeError:
+        except (AttributeError, UnpicklableError):
             return otherwise
+
+    @property
+    def autoreset_mode(self) -> AutoresetMode:
+        """What happens at the end of an episode."""
+        return self._autoreset.mode
 
     def __len__(self) -> int:
         """How many envs the pool has."""

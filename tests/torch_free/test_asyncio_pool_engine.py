@@ -622,10 +622,10 @@ def test_errors_are_those_of_their_row_and_the_others_stay_ready(pool: Pool, env
         envs[row].deed = raising(error)
     step(pool, [0, 1, 2])
     pool.wait(3)
-    report, block = taken(pool, [0, 2, 1])
+    report, _ = taken(pool, [0, 2, 1])
     assert report.errors == {1: errors[2]}
     assert report.errors[1] is errors[2]
-    assert block.state[1] == RowState.FAILED
+    assert pool.block.state[2] == RowState.FAILED
     assert pool.busy == {0, 1}
     assert sorted(pool.wait(2)) == [0, 1]
     report, block = taken(pool, [0, 1])
@@ -679,7 +679,8 @@ def test_an_error_of_the_reset_after_an_end_leaves_the_step(pool: Pool, envs: li
     env.closed = -1
     pool.submit([0], bytes([STEP_MAYBE_RESET]), [np.zeros(1, np.int64)])
     pool.wait(1)
-    report, block = taken(pool, [0])
+    report, _ = taken(pool, [0])
+    block = pool.block
     assert isinstance(report.errors[0], LookupError)
     assert report.steps == {0: {"why": "end"}}
     assert block.next["reward",].tolist() == [2.5]

@@ -155,7 +155,8 @@ class AsyncEnvPool(WorkerBatch):
         self._pool_calls: PoolCalls | None = None
         self._stats = ExchangeStats(self.num_envs)
         self._start_lock = threading.RLock()
-        self._receives = False
+        self._is_awaited = False
+        """A receive of batches is: others are refused meanwhile, and sends are not."""
         self._require_options()
 
     def _require_options(self) -> None:
@@ -236,7 +237,7 @@ class AsyncEnvPool(WorkerBatch):
             self._shutdown_timeout = before
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**super().__getstate__(), "_pool_calls": None, "_receives": False}
+        state = {**super().__getstate__(), "_pool_calls": None, "_is_awaited": False}
         del state["_start_lock"]
         return {**state, "_stats": ExchangeStats(self.num_envs)}
 
@@ -469,21 +470,25 @@ class AsyncEnvPool(WorkerBatch):
 
     @exclusive
     def _receive_batch(self, op: Op, wanted: Wanted) -> Any:
-        if self._receives:
-            raise RuntimeError("refused while another receive of batches is awaited")
+        self._require_none_awaited("receive")
         return self._calls.receive(op, wanted)
 
     @exclusive
     def _receive_any(self, wanted: Wanted, into: list[tuple[Op, Any]]) -> None:
         """Adds what envs give that were sent whichever work, what those gave that had the same together."""
-        if self._receives:
-            raise RuntimeError("refused while another receive of batches is awaited")
+        self._require_none_awaited("receive")
         self._calls.receive_any(wanted, into)
 
     @exclusive
     def _drop(self) -> None:
         """What is under way, or was not received, lanes apart, is not to be seen: those envs are to be reset."""
+        self._require_none_awaited("reset")
         self._calls.drop()
+
+    def _require_none_awaited(self, call: str) -> None:
+        """Refuses what would take from an awaited receive what it waits for."""
+        if self._is_awaited:
+            raise RuntimeError(f"{call}: refused while another receive of batches is awaited")
 
     def _lane(self, call: str, env_index: Any) -> int:
         if not _is_int(env_index):
@@ -669,7 +674,8 @@ class AsyncioAsyncEnvPool(AsyncEnvPool):
     ) -> TensorDictBase:
         """:meth:`async_step_recv`, to be awaited: other coroutines of the caller's event loop go on meanwhile.
 
-        A wait that is cancelled loses nothing. While batches are awaited, others may be sent, but none received.
+        A wait that is cancelled loses nothing. While batches are awaited others may be sent, by the same thread, and
+        none received.
         """
         received: TensorDictBase = await self._receive_async(
             Op.STEP, "async_step_recv_async", min_get, env_index, max_get, timeout
@@ -717,13 +723,13 @@ class AsyncioAsyncEnvPool(AsyncEnvPool):
         if env_index is not None:
             return await calls.receive_lane_async(op, self._lane(call, env_index), deadline_of(timeout))
         wanted = Wanted.of(self.min_get if min_get is None else min_get, max_get, timeout)
-        if self._receives:
-            raise RuntimeError(f"{call}: refused while another receive of batches is awaited")
-        self._receives = True
+        self._require_none_awaited(call)
+        self._is_awaited = True  # before the look at other calls, which look at this once they are under way
         try:
+            self._require_no_call(call)
             return await calls.receive_async(op, wanted)
         finally:
-            self._receives = False
+            self._is_awaited = False
 
 
 _CLASSES: tuple[type[AsyncEnvPool], ...] = (ThreadingAsyncEnvPool, ProcessorAsyncEnvPool, AsyncioAsyncEnvPool)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
-from unittest.mock import patch
 
 import gymnasium as gym
 import numpy as np
@@ -31,7 +31,6 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.pool import ThreadPoolEngine
 from gymbridge.envs import EnvBase, GymEnv
-from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.remote_host import RemoteTensorDictOptions
 from gymbridge.envs.remote_inputs import GivenColumns, GivenRows, RoundInputs
 from gymbridge.specs import Categorical, Composite, NonTensor, Unbounded
@@ -43,11 +42,11 @@ IN_PROCESS = partial(RemoteTensorDictOptions, in_process=True)
 class OnALoop(ParallelEnv):
     """A batch whose envs are on an event loop."""
 
-    def _make_face(self) -> EngineFace:
-        engine: Any = AsyncioPoolEngine(self._makers, AnyEnvOptions())
-        kinds = [each.kind for each in engine.descriptions]
-        with patch("gymbridge.parallel_env.RemoteTensorDictOptions", IN_PROCESS):
-            return self._gym_face(engine, kinds) or self._tensordict_face(engine, kinds)
+    def _start_engine(self, preload: Sequence[str]) -> Any:
+        return AsyncioPoolEngine(self._makers, AnyEnvOptions())
+
+    def _tensordict_options(self, *, buffers: bool) -> RemoteTensorDictOptions:
+        return replace(super()._tensordict_options(buffers=buffers), in_process=True)
 
 
 def on_a_loop(makers: Any, **options: Any) -> EnvBase:

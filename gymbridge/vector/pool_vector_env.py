@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -304,7 +304,7 @@ class PoolVectorEnv(OneCallAtATime):
         """The envs that have work under way, or whose results were not received."""
         return [*self.pool._calls.busy, *(int(row) for group in self._held for row in group.env_id)]
 
-    def _require_none_pending(self, call: str, pending: Sequence[int]) -> None:
+    def _require_none_pending(self, call: str, pending: Collection[int]) -> None:
         if pending:
             raise AlreadyPendingCallError(
                 f"{call}: envs {sorted(pending)} have work under way, or results that were not received", call
@@ -313,8 +313,8 @@ class PoolVectorEnv(OneCallAtATime):
     def _rows(self, call: str, env_id: EnvIds | None, *, receives: bool) -> Ids:
         """The envs, none of which has anything to do."""
         rows = self.all_env_ids if env_id is None else _env_ids(call, env_id, self.num_envs)
-        pending = self._pending()
-        self._require_none_pending(call, [row for row in rows.tolist() if row in {*pending}])
+        pending = {*self._pending()}
+        self._require_none_pending(call, pending.intersection(rows.tolist()))
         if receives and len(pending) + len(rows) < self.batch_size:
             raise ValueError(
                 f"{call}: got {len(rows)} envs, with {len(pending)} under way, expected batch_size={self.batch_size} "

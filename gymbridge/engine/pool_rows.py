@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gymbridge.engine.block import Block
+from gymbridge.engine.claims import Claims
 
 __all__ = ["Gathering", "PoolRows"]
 
@@ -47,9 +48,7 @@ class PoolRows:
     __slots__ = ("_claims", "_is_for_all", "batch", "interrupted", "lanes", "ready")
 
     def __init__(self) -> None:
-        self._claims: dict[int, object] = {}
-        """Row -> whose it is; a dict, since of two threads that set a default in it one is the first. A lock would stay
-        locked by an interrupt right after it was acquired."""
+        self._claims = Claims()
         self._is_for_all = False
         self.batch: set[int] = set()
         self.lanes: set[int] = set()
@@ -59,7 +58,7 @@ class PoolRows:
     @property
     def busy(self) -> set[int]:
         """The rows whose work is under way or not taken yet, lanes too."""
-        return {*self._claims}
+        return self._claims.rows
 
     def claim(self, rows: Sequence[int], claim: object, *, lane: bool = False) -> None:
         """Has rows be busy from now on.
@@ -71,8 +70,7 @@ class PoolRows:
             RuntimeError: one of them is busy, in whichever thread, or all rows are about to do something; let go of
                 those that are ``claimed`` then.
         """
-        claims = self._claims
-        busy = [row for row in rows if claims.setdefault(row, claim) is not claim]
+        busy = self._claims.claim(rows, claim)
         if busy:
             raise RuntimeError(f"envs {busy} have work under way, or results that were not received")
         if self._is_for_all:
@@ -81,7 +79,7 @@ class PoolRows:
 
     def claimed(self, rows: Iterable[int], claim: object) -> list[int]:
         """Those of some rows that are the claim's."""
-        return [row for row in rows if self._claims.get(row) is claim]
+        return self._claims.of(rows, claim)
 
     @contextmanager
     def all_idle(self, what: str) -> Iterator[None]:
@@ -94,7 +92,7 @@ class PoolRows:
         try:
             if self._claims:
                 raise RuntimeError(
-                    f"{what}: refused while envs {sorted(self._claims)} have work under way, or unread results"
+                    f"{what}: refused while envs {sorted(self._claims.rows)} have work under way, or unread results"
                 )
             yield
         finally:
@@ -131,8 +129,7 @@ class PoolRows:
         if self.ready:
             for row in rows:
                 self.ready.pop(row, None)
-        for row in rows:  # last: another thread may claim a row from here on
-            self._claims.pop(row, None)
+        self._claims.let_go(rows)  # last: another thread may claim a row from here on
 
     def abandon(self, rows: Iterable[int]) -> None:
         """These rows' work is not to be taken any more: what they do, the caller never sees."""

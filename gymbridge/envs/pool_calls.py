@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
+from gymbridge.engine.claims import Claims
 from gymbridge.engine.codes import Op
 from gymbridge.engine.failures import raise_env_error
 from gymbridge.envs.pool_faces import PoolFace, RowFailed, Work
@@ -101,11 +102,12 @@ class PoolCalls:
         self._row_batch_size = row_batch_size
         self._dense = dense
         self._stats = stats
-        self._claims: dict[int, object] = {}
-        """Row -> whose work it does; a dict, since of two threads that set a default in it one is the first."""
+        self._claims = Claims()
+        """Of the rows that were sent work and not received: longer than they are the engine's."""
         self._works: dict[Op, dict[int, Work]] = {op: {} for op in _NAMES}
         self._lanes: dict[int, Work] = {}
-        self._received_lanes: dict[int, object] = {}
+        self._received_lanes = Claims()
+        """Of the lanes that a thread receives."""
 
     @property
     def under_way(self) -> int:
@@ -115,7 +117,7 @@ class PoolCalls:
     @property
     def busy(self) -> list[int]:
         """The rows whose work is under way or whose results were not received."""
-        return sorted(self._claims)
+        return sorted(self._claims.rows)
 
     # ---------------------------------------------------------------- on the way in
 
@@ -140,7 +142,7 @@ class PoolCalls:
             for position, row in enumerate(rows):
                 works[row] = Work(op, own, position)
         except BaseException as error:
-            self._let_go([row for row in rows if self._claims.get(row) is claim], error)
+            self._let_go(self._claims.of(rows, claim), error)
             raise
         self._stats.sent(rows)
 
@@ -163,12 +165,11 @@ class PoolCalls:
             self._face.submit_lane(row, op, own, reset_kwargs)
             self._lanes[row] = Work(op, own, -1)
         except BaseException as error:
-            self._let_go([row] if self._claims.get(row) is claim else [], error)
+            self._let_go(self._claims.of([row], claim), error)
             raise
 
     def _claim(self, op: Op, rows: Sequence[int], claim: object) -> None:
-        claims = self._claims
-        busy = [row for row in rows if claims.setdefault(row, claim) is not claim]
+        busy = self._claims.claim(rows, claim)
         if busy:
             raise RuntimeError(
                 f"async_{_NAMES[op]}_send: envs {busy} have work under way, or results that were not received"
@@ -304,9 +305,9 @@ class PoolCalls:
     def _receiving(self, op: Op, row: int) -> Iterator[None]:
         """A context in which no other thread receives a lane."""
         claim = object()
-        if self._received_lanes.setdefault(row, claim) is not claim:
-            raise RuntimeError(f"async_{_NAMES[op]}_recv: env {row} is being received already, in another thread")
         try:
+            if self._received_lanes.claim([row], claim):
+                raise RuntimeError(f"async_{_NAMES[op]}_recv: env {row} is being received already, in another thread")
             work = self._lanes.get(row)
             if work is None or work.op != op:
                 under_way = "nothing" if work is None else f"a {_NAMES[work.op]}"
@@ -315,7 +316,7 @@ class PoolCalls:
                 )
             yield
         finally:
-            del self._received_lanes[row]
+            self._received_lanes.let_go(self._received_lanes.of([row], claim))
 
     def _lane_results(self, op: Op, row: int) -> Any:
         sent = self._lanes[row].tensordict
@@ -351,10 +352,10 @@ class PoolCalls:
             self._face.lose(rows)
             self._done(rows, works)
 
-    def _done(self, rows: Iterable[int], works: dict[int, Work]) -> None:
+    def _done(self, rows: Sequence[int], works: dict[int, Work]) -> None:
         for row in rows:
             works.pop(row, None)
-            self._claims.pop(row, None)  # last: another thread may give it work from here on
+        self._claims.let_go(rows)  # last: another thread may give them work from here on
 
     def _let_go(self, rows: Sequence[int], error: BaseException) -> None:
         """Rows were not given their work, or an interrupt keeps anybody from knowing whether they were."""
@@ -363,7 +364,7 @@ class PoolCalls:
         for row in rows:
             for works in (*self._works.values(), self._lanes):
                 works.pop(row, None)
-            self._claims.pop(row, None)
+        self._claims.let_go(rows)
 
 
 def _put_index(tensordict: TensorDictBase, index: torch.Tensor) -> None:

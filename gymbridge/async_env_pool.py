@@ -19,6 +19,7 @@ from gymbridge.engine.calls import exclusive
 from gymbridge.engine.codes import Op
 from gymbridge.engine.parallel import Affinity, ParallelEngine
 from gymbridge.engine.pool import PoolEngine, ThreadPoolEngine
+from gymbridge.engine.time_limits import time_limit
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.inputs import DeviceLike, NestedKey
 from gymbridge.envs.pool_calls import PoolCalls, Wanted, deadline_of
@@ -150,8 +151,8 @@ class AsyncEnvPool(WorkerBatch):
         self.min_get = 1
         self._exchange = exchange
         self._worker_affinity = worker_affinity
-        self._start_timeout = start_timeout
-        self._shutdown_timeout = shutdown_timeout
+        self._start_timeout = time_limit("start_timeout", start_timeout)
+        self._shutdown_timeout = time_limit("shutdown_timeout", shutdown_timeout)
         self._pool_calls: PoolCalls | None = None
         self._stats = ExchangeStats(self.num_envs)
         self._start_lock = threading.RLock()
@@ -225,16 +226,17 @@ class AsyncEnvPool(WorkerBatch):
         Args:
             timeout: seconds; envs that have not ended by then are killed, with a warning (those in a thread of this
                 process, which cannot be killed, are left behind).
+
+        Raises:
+            RuntimeError: a call of all envs, or a receive of batches, is under way in another thread.
+            ValueError, TypeError: a negative time, or something that is none.
         """
-        deadline_of(timeout)
-        before, self._shutdown_timeout = self._shutdown_timeout, timeout
-        try:
-            if self._engine_face is not None:
-                engine: Any = self._engine_face.engine
-                engine.shutdown_timeout = timeout
-            self.close(raise_if_closed=False)
-        finally:
-            self._shutdown_timeout = before
+        limit = time_limit("timeout", timeout)
+        self._require_no_call("shutdown")
+        if self._engine_face is not None:
+            engine: Any = self._engine_face.engine
+            engine.shutdown_timeout = limit
+        self.close(raise_if_closed=False)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**super().__getstate__(), "_pool_calls": None, "_is_awaited": False}

@@ -14,6 +14,7 @@ import torch
 from gymbridge.batched import BatchedEnvBase, Maker, SerialEnv
 from gymbridge.engine.any_env import AnyEnvOptions
 from gymbridge.engine.parallel import Affinity, ParallelEngine, usable_cores
+from gymbridge.engine.time_limits import time_limit
 from gymbridge.engine.workers import StartMethod
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.remote_host import RemoteTensorDictOptions
@@ -196,8 +197,8 @@ class ParallelEnv(WorkerBatch):
             worker_affinity=own["worker_affinity"],
             num_sub_threads=own["num_sub_threads"],
             torch_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
-            start_timeout=own["start_timeout"],
-            shutdown_timeout=own["shutdown_timeout"],
+            start_timeout=time_limit("start_timeout", own["start_timeout"]),
+            shutdown_timeout=time_limit("shutdown_timeout", own["shutdown_timeout"]),
             preload=preload,
         )
 
@@ -267,11 +268,7 @@ def _require_configuration(options: Mapping[str, Any]) -> None:
         if given is not None and given < 1:
             raise ValueError(f"{name}: got {given}, expected at least 1")
     for name in ("start_timeout", "shutdown_timeout"):
-        given = options.get(name)
-        if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float))):
-            raise TypeError(f"{name}: got {given!r}, expected seconds, or None for no limit")
-        if given is not None and not given >= 0:
-            raise ValueError(f"{name}: got {given}, expected 0 or more seconds")
+        time_limit(name, options.get(name))
     methods = get_args(StartMethod)
     if options.get("mp_start_method") not in (None, *methods):
         raise ValueError(

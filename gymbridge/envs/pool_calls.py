@@ -13,6 +13,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 from gymbridge.engine.claims import Claims
 from gymbridge.engine.codes import Op
 from gymbridge.engine.failures import raise_env_error
+from gymbridge.engine.time_limits import time_limit
 from gymbridge.envs.pool_faces import PoolFace, RowFailed, Work
 from gymbridge.envs.pool_stats import ExchangeStats
 from gymbridge.envs.sent_rows import taken_over, together
@@ -65,13 +66,8 @@ def deadline_of(timeout: float | None) -> float | None:
     Raises:
         ValueError, TypeError: a negative time, or something that is none.
     """
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise TypeError(f"timeout: got {timeout!r}, expected seconds, or None for no limit")
-    if not timeout >= 0:
-        raise ValueError(f"timeout: got {timeout}, expected 0 or more seconds")
-    return perf_counter() + timeout
+    limit = time_limit("timeout", timeout)
+    return None if limit is None else perf_counter() + limit
 
 
 class PoolCalls:

@@ -17,6 +17,7 @@ from gymbridge.engine.any_env import AnyEnvOptions
 from gymbridge.engine.asyncio_pool import AsyncioPoolEngine
 from gymbridge.engine.calls import exclusive
 from gymbridge.engine.codes import Op
+from gymbridge.engine.counts import count_of
 from gymbridge.engine.parallel import Affinity, ParallelEngine
 from gymbridge.engine.pool import PoolEngine, ThreadPoolEngine
 from gymbridge.engine.time_limits import time_limit
@@ -133,10 +134,6 @@ class AsyncEnvPool(WorkerBatch):
         for name, given, allowed in (("stack", stack, get_args(Stack)), ("exchange", exchange, get_args(Exchange))):
             if given not in allowed:
                 raise ValueError(f"{name}: got {given!r}, expected one of {', '.join(map(repr, allowed))}")
-        if isinstance(envs_per_worker, bool) or not isinstance(envs_per_worker, (int, np.integer)):
-            raise TypeError(f"envs_per_worker: got {envs_per_worker!r}, expected an int")
-        if envs_per_worker < 1:
-            raise ValueError(f"envs_per_worker: got {envs_per_worker}, expected at least 1")
         super().__init__(
             len(makers),
             makers,
@@ -147,7 +144,7 @@ class AsyncEnvPool(WorkerBatch):
         self.env_makers = makers
         self.backend = self._backend
         self.stack = stack
-        self.envs_per_worker = int(envs_per_worker)
+        self.envs_per_worker = count_of("envs_per_worker", envs_per_worker)
         self.min_get = 1
         self._exchange = exchange
         self._worker_affinity = worker_affinity

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import cloudpickle
 import gymnasium as gym
-import numpy as np
 import torch
 from tensordict import TensorDictBase
 
 from gymbridge.engine.any_env import core_objects
 from gymbridge.engine.calls import exclusive
+from gymbridge.engine.counts import count_of
 from gymbridge.engine.gym_host import GymEnvDescription, close_all
 from gymbridge.engine.host import Engine
 from gymbridge.engine.local import LocalEngine
@@ -103,8 +103,8 @@ class BatchedEnvBase(EngineEnv):
         auto_wrap_envs: bool = True,
     ):
         if num_workers is not None:
-            num_workers = _count("num_workers", num_workers)
-        num_envs = _count("num_envs", num_workers if num_envs is None else num_envs)
+            num_workers = count_of("num_workers", num_workers)
+        num_envs = count_of("num_envs", num_workers if num_envs is None else num_envs)
         super().__init__(device=device, batch_size=(num_envs,))
         self.num_envs = num_envs
         self.num_workers = num_envs if num_workers is None else num_workers
@@ -303,14 +303,6 @@ def _require_dicts(name: str, each: Sequence[Any]) -> None:
     for own in each:
         if not isinstance(own, Mapping):
             raise TypeError(f"{name}: got {own!r} of type {type(own).__name__}, expected a dict")
-
-
-def _count(name: str, given: Any) -> int:
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
-        raise TypeError(f"{name}: got {given!r}, expected an int")
-    if given < 1:
-        raise ValueError(f"{name}: got {given}, expected at least 1")
-    return int(given)
 
 
 def _one_each(name: str, given: Any, num_envs: int) -> list[Any]:

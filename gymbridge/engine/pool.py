@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, TypeVar
 
-import numpy as np
-
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import RowState
+from gymbridge.engine.counts import count_of
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.parallel import Affinity, ParallelEngine
@@ -71,13 +70,8 @@ class PoolEngine(ParallelEngine[Description]):
         envs_per_worker: int = 1,
         **how: Any,
     ):
-        if isinstance(envs_per_worker, bool) or not isinstance(envs_per_worker, (int, np.integer)):
-            kind = type(envs_per_worker).__name__
-            raise TypeError(f"envs_per_worker: got {envs_per_worker!r} of type {kind}, expected an int")
-        if envs_per_worker < 1:
-            raise ValueError(f"envs_per_worker: got {envs_per_worker}, expected 1 or more")
         makers = list(makers)
-        self.envs_per_worker = int(envs_per_worker)
+        self.envs_per_worker = count_of("envs_per_worker", envs_per_worker)
         super().__init__(makers, options, num_workers=max(1, len(makers)), **how)
 
     def _processes(self, **how: Any) -> WorkerKind:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
+from gymbridge.engine.counts import count_of
 from gymbridge.envs.inputs import DeviceLike
 from gymbridge.envs.tensordicts import dense_stack, densified, leaf_paths, picked_rows, row_of
 
@@ -79,7 +80,7 @@ def rollout(
         (torch.Size([10]), torch.Size([10, 1]))
         >>> env.close()
     """
-    _require_count(max_steps)
+    max_steps = count_of("max_steps", max_steps)
     for name, function in (("policy", policy), ("callback", callback)):
         if function is not None and not callable(function):
             raise TypeError(f"{name}: got {function!r}, expected a callable")
@@ -156,13 +157,6 @@ def _without_end(env: EnvBase, act: Act, root: TensorDictBase, max_steps: int) -
         step, root = env.step_and_maybe_reset(act(root))
         yield step, True
     yield env.step(act(root)), False
-
-
-def _require_count(max_steps: Any) -> None:
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int):
-        raise TypeError(f"max_steps: got {max_steps!r} of type {type(max_steps).__name__}, expected an int")
-    if max_steps < 1:
-        raise ValueError(f"max_steps: got {max_steps}, expected at least 1")
 
 
 def _require_room(env: EnvBase, out: TensorDictBase, lead: torch.Size, max_steps: int) -> None:

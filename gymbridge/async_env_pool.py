@@ -101,6 +101,8 @@ class AsyncEnvPool(WorkerBatch):
 
     _backend: ClassVar[str | None] = None
     """That of a subclass."""
+    _is_in_process: ClassVar[bool] = True
+    """The envs run in this process."""
 
     def __new__(cls, env_makers: Any = None, *, backend: str | None = None, **options: Any) -> Self:
         """A pool of the class that the backend has."""
@@ -177,8 +179,8 @@ class AsyncEnvPool(WorkerBatch):
         raise NotImplementedError
 
     def _tensordict_options(self, *, buffers: bool) -> RemoteTensorDictOptions:
-        """Of envs in this process: what they are given and give is never pickled."""
-        return replace(super()._tensordict_options(buffers=buffers), in_process=True)
+        """See :class:`WorkerBatch`; between threads of this process nothing is pickled."""
+        return replace(super()._tensordict_options(buffers=buffers), in_process=self._is_in_process)
 
     @property
     def _face(self) -> EngineFace:
@@ -537,13 +539,11 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
     """
 
     _backend = "multiprocessing"
+    _is_in_process = False
     _resolved: Literal["shm", "queue"] | None = None
 
     def _require_options(self) -> None:
         """See :class:`AsyncEnvPool`; it has them all."""
-
-    def _tensordict_options(self, *, buffers: bool) -> RemoteTensorDictOptions:
-        return replace(super()._tensordict_options(buffers=buffers), in_process=False)
 
     def _start_engine(self, preload: Sequence[str]) -> Any:
         return PoolEngine(

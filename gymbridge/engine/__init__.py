@@ -30,12 +30,30 @@ The same round in a :class:`~gymbridge.engine.parallel.ParallelEngine`, whose wo
       |
       |-- reads the mailboxes that have mail, and what the block has, as above
 
+In a :class:`~gymbridge.engine.pool.PoolEngine` each worker has one row, and each row its own rounds::
+
+    submit([2, 0], ops)   input, op [2], [0]  ==> a byte to worker 2, a byte to worker 0
+    submit([1], ops)      input, op [1]       ==> a byte to worker 1
+    wait(2)               one poll over the pipes of all that are under way, until two have answered: [0, 1], say
+    take([0, 1], rows)    next, root, state, source [0], [1]  --> the first rows of another block; their mailboxes
+
+A row is claimed by ``submit`` and let go by ``take``, so that threads may have rows of their own
+(:class:`~gymbridge.engine.pool_rows.PoolRows`). Rounds of all rows are refused while one is claimed.
+
+An :class:`~gymbridge.engine.asyncio_pool.AsyncioPoolEngine` has the same calls, and one host for all rows, which asks
+no env itself: it makes a call for each row, and reads what that gave once it has come (picture:
+:mod:`~gymbridge.engine.loop_crew`)::
+
+    submit    host.calls(rows, ...)   --> the loop's thread: await env.step(action), a task each
+    wait      arrivals                <-- each call tells that it has been made
+    take      host.finish(calls)      writes next, root, state into the block, and copies as above
+
 - Who waits, waits for a byte; the caller, and where cores are free the worker, looks for it in shared memory first, for
   a moment. End-of-file on a pipe, or a pidfd, tells of the other side's death, so nobody polls.
 - A byte says what is asked or done (:mod:`~gymbridge.engine.protocol`); a mailbox holds one message and is written
   before the byte that tells of it. It is a file, so nobody waits for a reader and no interrupt leaves half a message.
 - Beside rounds a byte may ask for verbs of the host (attributes, calls, states, seeds), with the mailbox both ways. One
-  round or call is under way at a time; each worker concerned answers it once.
+  round or call is under way at a time, in a pool one of each row; each worker concerned answers it once.
 - A caller that gave up (Ctrl-C, a time-out) does not know which bytes are under way. Before the next call it sends each
   worker a byte that comes back behind all others: ``settle``.
 - Workers that are threads of this process have queues in the place of pipes and hand the objects themselves over; the
@@ -63,7 +81,8 @@ The same round in a :class:`~gymbridge.engine.parallel.ParallelEngine`, whose wo
   both know, :mod:`~gymbridge.engine.worker_kinds` is all that depends on whether they are processes or threads;
   :mod:`~gymbridge.engine.mailbox`, :mod:`~gymbridge.engine.remote_errors` and
   :mod:`~gymbridge.engine.gym_inputs`: messages, exceptions and actions on their way.
-- :mod:`~gymbridge.engine.pool`: the engine whose envs have a worker each, and are given work and heard in any order.
+- :mod:`~gymbridge.engine.pool`: the engine whose envs have a worker each, and are given work and heard in any order;
+  :mod:`~gymbridge.engine.pool_rows` and :mod:`~gymbridge.engine.claims`: which rows of it are busy, and whose.
 - :mod:`~gymbridge.engine.reader`: how a front reads the block.
 - :mod:`~gymbridge.engine.calls`: refuses a call while another of the same front is under way.
 - :mod:`~gymbridge.engine.failures`: from the errors of a round to the exception that the caller sees.

@@ -23,6 +23,8 @@ class PoolRows:
     be waited for before it is given work again. Threads may claim rows at once, and one gets each.
 
     Attributes:
+        held: rows that the front has given work and not handed out: while it puts together what came in several pieces,
+            they are not busy here. The front writes it.
         batch: busy rows that are no lanes.
         lanes: busy rows that are.
         ready: rows of the batch that were seen to be done, in the order in which that was seen.
@@ -45,10 +47,11 @@ class PoolRows:
         ({2}, {0})
     """
 
-    __slots__ = ("_claims", "_is_for_all", "batch", "interrupted", "lanes", "ready")
+    __slots__ = ("_claims", "_is_for_all", "batch", "held", "interrupted", "lanes", "ready")
 
     def __init__(self) -> None:
         self._claims = Claims()
+        self.held = Claims()
         self._is_for_all = False
         self.batch: set[int] = set()
         self.lanes: set[int] = set()
@@ -86,14 +89,13 @@ class PoolRows:
         """A context in which no row can be claimed.
 
         Raises:
-            RuntimeError: one is busy; the message names ``what`` is refused, and those.
+            RuntimeError: one is busy or held; the message names ``what`` is refused, and those.
         """
         self._is_for_all = True  # before the look: who claims a row does so before it looks at this
         try:
-            if self._claims:
-                raise RuntimeError(
-                    f"{what}: refused while envs {sorted(self._claims.rows)} have work under way, or unread results"
-                )
+            busy = self._claims.rows | self.held.rows
+            if busy:
+                raise RuntimeError(f"{what}: refused while envs {sorted(busy)} have work under way, or unread results")
             yield
         finally:
             self._is_for_all = False

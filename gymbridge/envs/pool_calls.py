@@ -98,8 +98,8 @@ class PoolCalls:
         self._row_batch_size = row_batch_size
         self._dense = dense
         self._stats = stats
-        self._claims = Claims()
-        """Of the rows that were sent work and not received: longer than they are the engine's."""
+        self._claims = face.engine._rows.held
+        """Of the rows that were sent work and not received: the engine refuses calls of all rows meanwhile."""
         self._works: dict[Op, dict[int, Work]] = {op: {} for op in _NAMES}
         self._lanes: dict[int, Work] = {}
         self._received_lanes = Claims()

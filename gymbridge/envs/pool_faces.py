@@ -18,6 +18,7 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.host import Report
 from gymbridge.engine.layout import Layout
+from gymbridge.engine.pool_rows import PoolRows
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.gym_face import GymFace
 from gymbridge.envs.output_rows import OutputRow, OutputRows
@@ -38,6 +39,7 @@ class SubmittingEngine(Protocol):
     num_envs: int
     descriptions: list[Any]
     block: Block
+    _rows: PoolRows
 
     def submit(
         self,

@@ -59,8 +59,8 @@ class AsyncEnvPool(WorkerBatch):
         backend: where the envs run, each for itself: ``"threading"``, in a thread of this process;
             ``"multiprocessing"``, in a worker process; ``"asyncio"``, on an event loop in a thread of this process, for
             envs whose ``reset`` and ``step`` are coroutines, and in a thread for others.
-        stack: what results are: ``"dense"``; ``"lazy"``, stacks in which each env has its own TensorDict; dense if the
-            envs agree, else lazy.
+        stack: what results are: ``"dense"``, of envs that agree in keys, shapes and dtypes; ``"lazy"``, stacks in which
+            each env has its own TensorDict; ``"maybe_dense"``, dense if the envs agree, else lazy.
         exchange: of ``"multiprocessing"``, how what envs are given and what they give travels: ``"shm"``, tensors of
             fixed shape through shared memory and nothing else; ``"queue"``, everything by message; ``"auto"``, the
             first where the envs allow that.
@@ -264,7 +264,7 @@ class AsyncEnvPool(WorkerBatch):
         return ()
 
     def stats(self, *, reset: bool = False) -> dict[str, Any]:
-        """What has gone through the pool since its start, or since it was last told to count anew.
+        """What has gone through the pool since it was made, or since it was last told to count anew.
 
         Args:
             reset: count from zero again.
@@ -319,6 +319,11 @@ class AsyncEnvPool(WorkerBatch):
             tensordict: what the resets are given, or None.
             env_index: see there; with neither, all envs are reset.
             **reset_kwargs: for the reset of each env; ``list_of_kwargs`` has one dict for each of these envs.
+
+        Raises:
+            ValueError: a ``seed`` for several envs, which would all be the same.
+
+        Otherwise it raises what :meth:`async_step_send` does.
         """
         self._send(Op.RESET, "async_reset_send", tensordict, env_index, reset_kwargs)
 

@@ -394,8 +394,8 @@ class AsyncEnvPool(WorkerBatch):
     ) -> None:
         if env_index is None and tensordict is not None:
             env_index = tensordict.get("env_index", None)
-            if _is_int(env_index) or (env_index is not None and tensordict.batch_size == self.batch_size[1:]):
-                tensordict = tensordict.unsqueeze(0)  # one env without a dim for it: a batch of one
+            if env_index is not None and tensordict.batch_size == self.batch_size[1:]:
+                tensordict, env_index = tensordict.unsqueeze(0), [env_index]  # no dim for envs: a batch of one
         rows = self._rows(call, range(self.num_envs) if env_index is None else _as_ints(call, env_index))
         self._require_size(call, tensordict, torch.Size((len(rows), *self.batch_size[1:])))
         self._calls.send(op, rows, tensordict, self._kwargs_of(call, reset_kwargs, len(rows)))
@@ -581,10 +581,10 @@ def _as_ints(call: str, given: Any) -> list[Any]:
         raise TypeError(f"{call}: got env_index {given!r} of type {type(given).__name__}, expected ints")
     indices = []
     for one in given:
-        while isinstance(one, (list, tuple)) and one:
-            one = one[0]
         if hasattr(one, "tolist"):
             one = one.tolist()
+        while isinstance(one, (list, tuple)) and one:
+            one = one[0]
         if not _is_int(one):
             raise TypeError(f"{call}: got env_index {given!r}, expected ints")
         indices.append(one)

@@ -18,6 +18,7 @@ from gymbridge.engine.codes import Op
 from gymbridge.engine.parallel import Affinity, ParallelEngine
 from gymbridge.engine.pool import PoolEngine, ThreadPoolEngine
 from gymbridge.envs.engine_face import EngineFace
+from gymbridge.envs.env_specs import UnlikeEnvs
 from gymbridge.envs.inputs import DeviceLike, NestedKey
 from gymbridge.envs.pool_calls import PoolCalls, Wanted, deadline_of
 from gymbridge.envs.pool_faces import pool_face
@@ -174,6 +175,14 @@ class AsyncEnvPool(WorkerBatch):
             with self._start_lock:
                 return super()._face
         return self._engine_face
+
+    def _make_face(self) -> EngineFace:
+        try:
+            return super()._make_face()
+        except UnlikeEnvs as error:
+            raise ValueError(
+                f"stack: got 'dense', expected 'maybe_dense' or 'lazy' for envs that do not agree: {error.difference}"
+            ) from None
 
     def _take_specs(self, face: EngineFace) -> None:
         super()._take_specs(face)

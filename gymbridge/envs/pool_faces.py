@@ -521,7 +521,7 @@ def _after(face: EngineFace, op: Op, tensordict: TensorDictBase | None, report: 
 def _joined(parts: Sequence[_Part | None]) -> OutputRows:
     """What rows gave, in this order; as it was given together, where they were heard of so."""
     first = parts[0]
-    together = None if first is None else first.outputs
+    together = None if first is None or len(first.outputs) != len(parts) else first.outputs
     if together is not None and all(part == (together, position) for position, part in enumerate(parts)):
         return together
     outputs = OutputRows()

@@ -17,6 +17,7 @@ from gymbridge.envs.env_specs import (
     KINDS,
     EnvSpecs,
     SpecPlan,
+    UnlikeEnvs,
     difference,
     fake_tensordict,
     first_alike,
@@ -91,7 +92,7 @@ class TensorDictFace(EngineFace):
         self._take_specs({kind: self._stacked_specs([env._spec_of(kind) for env in envs], kind) for kind in KINDS})
         unlike = difference(envs)
         if share_individual_td is False and unlike is not None:
-            raise ValueError(f"share_individual_td: got False, expected envs that agree: {unlike}")
+            raise UnlikeEnvs("share_individual_td: got False, expected envs that agree", unlike)
         self.is_dense = unlike is None and not share_individual_td
         first = self._envs[0]
         self._row_batch_size = first.batch_size

@@ -1,0 +1,100 @@
+"""The backends of pools that the pool tests run over: what later ones add is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engines import EVERY_ENGINE, WITH_WORKERS
+from tensordict import TensorDictBase
+from tensordict_waiting_envs import ActingTensorDictEnv
+from waiting_envs import ActingEnv
+
+from gymbridge import AsyncEnvPool
+
+__all__ = ["ACTING", "ALL_BACKENDS", "BACKENDS", "VERBS", "Backend", "Verb", "acting_pool"]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to run the envs of a pool.
+
+    Attributes:
+        name: as it shows in the test's id.
+        options: of the pool.
+        in_process: the envs are objects of this process.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    in_process: bool = True
+
+    def make(self, makers: Any, **options: Any) -> AsyncEnvPool:
+        """A pool of envs."""
+        return AsyncEnvPool(makers, **{**self.options, **options})
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ALL_BACKENDS = (
+    Backend("threading", {"backend": "threading"}),
+    *([Backend("processes", {"backend": "multiprocessing"}, False)] if WITH_WORKERS else []),
+    *(
+        [Backend("processes-shared", {"backend": "multiprocessing", "envs_per_worker": 2}, False)]
+        if WITH_WORKERS
+        else []
+    ),
+    *([Backend("processes-queue", {"backend": "multiprocessing", "exchange": "queue"}, False)] if WITH_WORKERS else []),
+)
+"""Each backend, and each option of one that changes how its envs are run."""
+
+BACKENDS = ALL_BACKENDS if EVERY_ENGINE else ALL_BACKENDS[:2]
+"""Those that every test runs over."""
+
+ACTING: dict[str, Any] = {"gymnasium": ActingEnv, "TensorDict": ActingTensorDictEnv}
+"""The envs that do what a test tells them to, of each kind."""
+
+
+def acting_pool(
+    backend: Backend, kind: str, num_envs: int, folder: Path | None = None, acts: Sequence[str] = (), **options: Any
+) -> Any:
+    """A pool of such envs; ``acts`` are what the first of them do from the beginning."""
+    acts = [*acts, *[""] * (num_envs - len(acts))]
+    env = ACTING[kind]
+    makers: list[Callable[[], Any]] = [
+        lambda args=args: env(*args) for args in zip(range(num_envs), [folder] * num_envs, acts, strict=True)
+    ]
+    return backend.make(makers, **options)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One of the three things that envs are sent.
+
+    Attributes:
+        name: as in the names of the pool's methods.
+    """
+
+    name: str
+
+    def send(self, pool: Any, *args: Any, **kwargs: Any) -> None:
+        """Gives envs work."""
+        getattr(pool, f"async_{self.name}_send")(*args, **kwargs)
+
+    def recv(self, pool: Any, *args: Any, **kwargs: Any) -> TensorDictBase:
+        """What they gave; of ``step_and_maybe_reset`` the first TensorDict."""
+        made = getattr(pool, f"async_{self.name}_recv")(*args, **kwargs)
+        return made[0] if isinstance(made, tuple) else made
+
+    def outputs(self, td: TensorDictBase) -> TensorDictBase:
+        """Where observation and flags are in what it gives."""
+        return td if self.name == "reset" else td["next"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+VERBS = (Verb("reset"), Verb("step"), Verb("step_and_maybe_reset"))

@@ -25,7 +25,7 @@ import torch
 import waiting_envs
 import zoo
 from by_hand import assert_equal, is_lazy
-from engines import WITH_WORKERS
+from engines import EVERY_ENGINE, WITH_WORKERS
 from gymnasium.error import ResetNeeded
 from pools import ALL_BACKENDS, BACKENDS, VERBS, Backend, Verb, acting_pool
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, TensorDictBase
@@ -79,10 +79,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def pool(backend: Backend, kind: str, folder: Path) -> Iterator[Any]:
+WAYS = [(backend, kind) for backend in BACKENDS for kind in pools.ACTING]
+"""Each backend with each kind of env; of some, what others have shown too."""
+if not EVERY_ENGINE:
+    WAYS = [way for way in WAYS if way[0].in_process or way[1] == "gymnasium"]
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0]}-{way[1]}")
+def pool(request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
     """Four acting envs that have been reset; whatever a test leaves under way is dropped."""
-    own = acting_pool(backend, kind, 4, folder)
+    own = acting_pool(*request.param, 4, folder)
     own.reset()
     yield own
     own.shutdown(timeout=1.0)  # a test has let go on whatever waits
@@ -199,9 +205,9 @@ def test_no_envs_are_refused() -> None:
 def test_unlike_envs_stacked_dense_are_refused_with_the_keys_named(backend: Backend) -> None:
     makers = [lambda: TaskEnv(0), lambda: TaskEnv(1)]
     pool = backend.make(makers)
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match="stack: got 'dense'") as refused:
         pool.async_reset_send()
-    assert all(key in str(refused.value) for key in ("of_task_0", "of_task_1", "observation.x", "stack"))
+    assert all(key in str(refused.value) for key in ("of_task_0", "of_task_1", "observation.x"))
     with pytest.raises(ValueError, match="of_task_1"):
         _ = pool.observation_spec
     pool.close(raise_if_closed=False)
@@ -383,8 +389,7 @@ def test_keys_of_the_callers_come_back_as_they_are(pool: Any, verb: Verb) -> Non
     before = td.clone()
     verb.send(pool, td)
     assert_equal(td, before)
-    verb_order = verb.recv(pool, min_get=3)
-    first = verb_order
+    first = verb.recv(pool, min_get=3)
     assert index_of(first) == [0, 2, 3]
     assert first["mine"].tolist() == [[0.5], [2.5], [3.5]]
     assert first["mine"].dtype == torch.float64
@@ -574,3 +579,681 @@ def test_what_a_reset_is_given_steers_it(backend: Backend) -> None:
     pool.async_reset_send(td[0], 0)
     assert pool.async_reset_recv(env_index=0)["position"].tolist() == [1.0]
     pool.shutdown()
+
+
+# ---------------------------------------------------------------- how much, and by when
+
+
+def test_a_receive_takes_what_is_ready_and_no_more_than_told(pool: Any, folder: Path) -> None:
+    """``min_get`` is waited for, ``max_get`` is the most; what else is ready is there for the next."""
+    pool.set_attr("act", ["", "", "wait", ""])
+    pool.async_step_send(given(0, 1, 2, 3))
+    first = pool.async_step_recv(min_get=2, max_get=2)
+    assert first.batch_size == (2,)
+    last = pool.async_step_recv(min_get=1, max_get=1)
+    assert sorted(index_of(first) + index_of(last)) == [0, 1, 3]
+    release(folder, 2)
+    assert index_of(pool.async_step_recv(max_get=3)) == [2]
+
+
+def test_without_a_timeout_what_else_is_ready_is_added(pool: Any, folder: Path) -> None:
+    """All that has been done by then comes, though one would do."""
+    pool.set_attr("act", ["wait", "", "", ""])
+    pool.async_step_send(given(0, 1, 2, 3))
+    pool.engine.wait(3)  # until the others are done
+    assert index_of(pool.async_step_recv()) == [1, 2, 3]
+    release(folder, 0)
+    assert index_of(pool.async_step_recv()) == [0]
+
+
+def test_min_get_is_the_pools_unless_told(pool: Any) -> None:
+    pool.min_get = 3
+    pool.async_step_send(given(0, 1, 2, 3))
+    td = pool.async_step_recv()
+    assert len(td) >= 3
+    if len(td) == 3:
+        with pytest.raises(RuntimeError, match="got min_get=3, expected at most 1"):
+            pool.async_step_recv()
+        assert len(pool.async_step_recv(min_get=1)) == 1
+    copied = pickle.loads(cloudpickle.dumps(pool))
+    assert copied.min_get == 3
+
+
+def test_a_timeout_goes_on_collecting_until_there_is_nothing_more(pool: Any, folder: Path) -> None:
+    """Though one would do: it ends when all is there, long before its time is over."""
+    pool.set_attr("act", ["tell and wait", "", "tell and wait", ""])
+    pool.async_step_send(given(0, 1, 2))
+    for row in (0, 2):
+        await_entry(folder, row)
+    releasing = threading.Thread(target=lambda: [release(folder, row) for row in (0, 2)])
+    releasing.start()
+    assert index_of(pool.async_step_recv(timeout=PATIENCE * 1e3)) == [0, 1, 2]
+    releasing.join()
+
+
+def test_a_timeout_ends_at_max_get(pool: Any, folder: Path) -> None:
+    pool.set_attr("act", ["", "", "wait", ""])
+    pool.async_step_send(given(0, 1, 2, 3))
+    td = pool.async_step_recv(max_get=2, timeout=PATIENCE * 1e3)
+    rest = pool.async_step_recv(min_get=1, max_get=1, timeout=PATIENCE * 1e3)
+    assert sorted(index_of(td) + index_of(rest)) == [0, 1, 3]
+    release(folder, 2)
+    assert index_of(pool.async_step_recv(timeout=PATIENCE * 1e3)) == [2]
+
+
+def test_a_timeout_gives_what_has_come_where_that_is_enough(pool: Any, folder: Path) -> None:
+    pool.set_attr("act", ["wait", "", "", ""])
+    pool.async_step_send(given(0, 2))
+    with pytest.raises(TimeoutError):
+        pool.async_step_recv(min_get=2, timeout=0)
+    td = None
+    while td is None:  # however long the other takes to be done
+        try:
+            td = pool.async_step_recv(timeout=0.01)
+        except TimeoutError:
+            continue
+    assert index_of(td) == [2]
+    release(folder, 0)
+    assert index_of(pool.async_step_recv()) == [0]
+
+
+@pytest.mark.parametrize("timeout", [0, 0.01])
+def test_a_timeout_loses_nothing(pool: Any, verb: Verb, timeout: float, folder: Path) -> None:
+    """Of none of the envs, also of those that had come."""
+    where = " in reset" if verb is RESET else ""
+    pool.set_attr("act", ["", f"wait{where}", "", f"wait{where}"])
+    verb.send(pool, given(0, 1, 2, 3))
+    for _ in range(3):
+        with pytest.raises(TimeoutError, match="of min_get=4 envs came in time"):
+            verb.recv(pool, min_get=4, timeout=timeout)
+    release(folder, 3)
+    with pytest.raises(TimeoutError):
+        verb.recv(pool, min_get=4, timeout=timeout)
+    release(folder, 1)
+    td = verb.recv(pool, min_get=4, timeout=PATIENCE * 1e3)
+    assert index_of(td) == [0, 1, 2, 3]
+    if verb is not RESET:
+        assert td["next", "reward"].flatten().tolist() == [0, 1, 2, 3]
+
+
+def test_a_timeout_of_a_lane_loses_nothing(pool: Any, verb: Verb, folder: Path) -> None:
+    pool.set_attr("act", f"wait{' in reset' if verb is RESET else ''}")
+    verb.send(pool, given(2)[0], env_index=2)
+    for timeout in (0, 0.01):
+        with pytest.raises(TimeoutError, match="2"):
+            verb.recv(pool, env_index=2, timeout=timeout)
+    release(folder, 2)
+    assert verb.recv(pool, env_index=2, timeout=PATIENCE * 1e3)["env_index"].item() == 2
+    assert not pool._calls.busy
+
+
+def test_a_row_whose_episode_has_ended_is_reset_while_others_are_waited_for(backend: Backend, folder: Path) -> None:
+    """A call that comes to its deadline has not forgotten that it waits for that reset."""
+    pool = backend.make([lambda index=index: EndingEnv(index, folder) for index in range(2)])
+    pool.async_step_and_maybe_reset_send(pool.rand_action(pool.reset()))
+    in_reset = threading.Thread(target=await_entry, args=(folder, 1))
+    in_reset.start()
+    while in_reset.is_alive():
+        with pytest.raises(TimeoutError):
+            pool.async_step_and_maybe_reset_recv(min_get=2, timeout=0.01)
+    release(folder, 1)
+    td, td_ = pool.async_step_and_maybe_reset_recv(min_get=2, timeout=PATIENCE * 1e3)
+    assert td["next", "done"].flatten().tolist() == [False, True]
+    assert td["next", "count"].flatten().tolist() == [1, 1]
+    assert td_["count"].flatten().tolist() == [1, 0]
+    pool.shutdown()
+
+
+class EndingEnv(CountingTensorDictEnv):
+    """Its episodes are of one step if its index is 1, and the second reset waits for the test."""
+
+    def __init__(self, index: int, folder: Path):
+        super().__init__(0, (9,) if index == 0 else (1,))
+        self.number = index
+        self.folder = folder
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDict:
+        made = super()._reset(tensordict, **kwargs)
+        if self.episode:
+            (self.folder / f"entered-{self.number}").write_bytes(b"")
+            (self.folder / f"gate-{self.number}").read_bytes()
+        return made
+
+
+BAD_AMOUNTS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"min_get": 0}, ValueError, "min_get: got 0, expected at least 1"),
+    ({"min_get": -1}, ValueError, "min_get: got -1"),
+    ({"min_get": 1.0}, TypeError, "min_get: got 1.0, expected an int"),
+    ({"min_get": True}, TypeError, "min_get: got True"),
+    ({"min_get": 2, "max_get": 1}, ValueError, "max_get: got 1, expected at least min_get, 2"),
+    ({"max_get": 0}, ValueError, "max_get: got 0"),
+    ({"max_get": "2"}, TypeError, "max_get: got '2'"),
+    ({"timeout": -0.1}, ValueError, "timeout: got -0.1"),
+    ({"timeout": float("nan")}, ValueError, "timeout: got nan"),
+    ({"timeout": "1"}, TypeError, "timeout: got '1'"),
+    ({"timeout": True}, TypeError, "timeout: got True"),
+    ({"timeout": -1, "env_index": 0}, ValueError, "timeout: got -1"),
+    ({"env_index": [0]}, TypeError, "env_index"),
+    ({"env_index": True}, TypeError, "env_index"),
+    ({"env_index": 2}, IndexError, "2"),
+    ({"env_index": -1}, IndexError, "-1"),
+    ({"min_get": 3}, RuntimeError, "min_get=3, expected at most 2"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "error", "text"), BAD_AMOUNTS)
+def test_amounts_that_cannot_be_are_refused_at_once(
+    verb: Verb, wanted: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    """And nothing is lost by it."""
+    pool = acting_pool(THREADS, "gymnasium", 2)
+    pool.reset()
+    verb.send(pool, given(0, 1))
+    with pytest.raises(error, match=re.escape(text)):
+        verb.recv(pool, **wanted)
+    assert index_of(verb.recv(pool, min_get=2)) == [0, 1]
+    with pytest.raises(RuntimeError, match="min_get=1, expected at most 0"):
+        verb.recv(pool)
+    pool.shutdown()
+
+
+def test_ints_of_numpy_are_ints(kind: str) -> None:
+    pool = acting_pool(THREADS, kind, 2)
+    pool.reset()
+    pool.async_step_send(given(0, 1))
+    td = pool.async_step_recv(np.int64(1), max_get=np.int32(1), timeout=np.float32(PATIENCE))
+    assert len(td) == 1
+    pool.async_step_recv()
+    pool.shutdown()
+
+
+def test_what_is_of_another_verb_is_not_received(pool: Any, verb: Verb, folder: Path) -> None:
+    """A step under way is not waited for by a receive of resets, nor the reverse."""
+    others = [other for other in VERBS if other is not verb]
+    verb.send(pool, given(0, 1))
+    for other in others:
+        with pytest.raises(RuntimeError, match=f"async_{other}_recv: got min_get=1, expected at most 0"):
+            other.recv(pool, timeout=PATIENCE)
+        other.send(pool, given(2, 3))
+        assert index_of(other.recv(pool, min_get=2)) == [2, 3]
+        assert index_of(verb.recv(pool, min_get=2)) == [0, 1]
+        verb.send(pool, given(0, 1))
+    assert index_of(verb.recv(pool, min_get=2)) == [0, 1]
+    verb.send(pool, given(0)[0], 0)
+    for other in others:
+        with pytest.raises(RuntimeError, match=f"env 0 has a {verb} under way in its lane, expected a {other}"):
+            other.recv(pool, env_index=0)
+    verb.recv(pool, env_index=0)
+
+
+def test_steps_and_resets_of_different_envs_are_under_way_at_once(pool: Any, folder: Path) -> None:
+    pool.set_attr("act", ["wait", "wait", "wait in reset", ""])
+    pool.async_step_send(given(0))
+    pool.async_step_and_maybe_reset_send(given(1))
+    pool.async_reset_send(env_index=[2, 3])
+    assert index_of(pool.async_reset_recv()) == [3]
+    release(folder, 2)
+    assert index_of(pool.async_reset_recv()) == [2]
+    release(folder, 0)
+    release(folder, 1)
+    assert index_of(pool.async_step_and_maybe_reset_recv()[0]) == [1]
+    assert index_of(pool.async_step_recv()) == [0]
+
+
+# ---------------------------------------------------------------- what cannot be sent
+
+
+def one_more(td: TensorDict) -> TensorDict:
+    return TensorDict(action=torch.zeros(3, dtype=torch.int64), batch_size=[3])
+
+
+BAD_WORK: list[tuple[Any, Any, type[Exception], str]] = [
+    (given(0), [0, 0], ValueError, "expected each env once"),
+    (given(0, 0), None, ValueError, "expected each env once"),
+    (given(0, 4), None, IndexError, "expected some of 0 to 3"),
+    (given(0), [-1], IndexError, "expected some of 0 to 3"),
+    (given(0)[0], 4, IndexError, "expected some of 0 to 3"),
+    (given(0)[0], -1, IndexError, "expected some of 0 to 3"),
+    (given(0), [], ValueError, "expected that of one env or more"),
+    (given(0), [0, 1], ValueError, "batch size [1], expected [2]"),
+    (given(0, 1), [0], ValueError, "batch size [2], expected [1]"),
+    (given(0), 0, ValueError, "batch size [1], expected []"),
+    (given(0, 1).exclude("env_index"), None, ValueError, "batch size [2], expected [4]"),
+    (given(0)[0].exclude("env_index"), None, ValueError, "batch size [], expected [4]"),
+    (given(0), "0", TypeError, "expected ints"),
+    (given(0), [0.5], TypeError, "expected ints"),
+    (given(0), [True], TypeError, "expected ints"),
+    (given(0), torch.tensor([0.0]), TypeError, "expected ints"),
+    (given(0), {0}, TypeError, "expected ints"),
+    (given(0).set("env_index", torch.tensor([0.0])), None, TypeError, "expected ints"),
+    ({"action": torch.zeros(1)}, [0], TypeError, "got dict, expected a TensorDict"),
+    (given(0).set("_step", torch.tensor([True])), None, ValueError, "'_step'"),
+    (given(0).set("_reset", torch.tensor([True])), None, ValueError, "'_reset'"),
+]
+
+
+@pytest.mark.parametrize(("td", "index", "error", "text"), BAD_WORK)
+def test_work_that_cannot_be_is_refused_and_nothing_has_begun(
+    verb: Verb, td: Any, index: Any, error: type[Exception], text: str
+) -> None:
+    """The error names the call, what it got and what it expected."""
+    pool = acting_pool(THREADS, "gymnasium", 4)
+    pool.reset()
+    with pytest.raises(error, match=re.escape(text)) as refused:
+        verb.send(pool, td, index)
+    assert f"async_{verb}_send" in str(refused.value)
+    assert not pool._calls.busy
+    verb.send(pool, given(0, 1, 2, 3))
+    assert index_of(verb.recv(pool, min_get=4)) == [0, 1, 2, 3]
+    pool.shutdown()
+
+
+BAD_ACTIONS: list[tuple[Any, type[Exception], str]] = [
+    (None, TypeError, "expected a TensorDict"),
+    (TensorDict(batch_size=[2]), KeyError, "action"),
+    (TensorDict(action=torch.zeros(2, 3, dtype=torch.int64), batch_size=[2]), ValueError, "action"),
+    (TensorDict(action=torch.zeros(2), batch_size=[2]), ValueError, "action"),
+]
+
+
+@pytest.mark.parametrize(("td", "error", "text"), BAD_ACTIONS)
+@pytest.mark.parametrize("verb", VERBS[1:], ids=str)
+def test_actions_that_do_not_fit_are_refused_before_any_env_sees_them(
+    backend: Backend, kind: str, verb: Verb, td: Any, error: type[Exception], text: str
+) -> None:
+    pool = acting_pool(backend, kind, 2)
+    pool.reset()
+    with pytest.raises(error, match=text):
+        verb.send(pool, td, [0, 1])
+    with pytest.raises(error, match=text):
+        verb.send(pool, None if td is None else td[0], 0)
+    assert not pool._calls.busy
+    verb.send(pool, given(0, 1))
+    assert steps_of(verb.recv(pool, min_get=2)) == [1, 1]
+    pool.shutdown()
+
+
+def test_an_env_with_work_under_way_is_refused_by_name(pool: Any, verb: Verb, folder: Path) -> None:
+    """In a batch or in a lane, done or not; those that were sent with it have not begun."""
+    where = " in reset" if verb is RESET else ""
+    pool.set_attr("act", ["", f"wait{where}", "", ""])
+    verb.send(pool, given(1, 3))
+    verb.send(pool, given(2)[0], 2)
+    for other in VERBS:
+        for rows, busy in (([0, 1], [1]), ([3], [3]), ([0, 1, 2, 3], [1, 2, 3]), ([2, 0], [2])):
+            with pytest.raises(RuntimeError, match=rf"async_{other}_send: envs {re.escape(str(busy))} have work"):
+                other.send(pool, given(*rows))
+        for row in (1, 2, 3):
+            with pytest.raises(RuntimeError, match=rf"async_{other}_send: envs \[{row}\] have work under way"):
+                other.send(pool, given(row)[0], row)
+    assert pool._calls.busy == [1, 2, 3]
+    release(folder, 1)
+    assert index_of(verb.recv(pool, min_get=2)) == [1, 3]
+    assert verb.recv(pool, env_index=2)["env_index"].item() == 2
+    assert pool.steps == ([0] * 4 if verb is RESET else [0, 1, 1, 1])
+
+
+SYNCHRONOUS: dict[str, Callable[[Any], Any]] = {
+    "reset": lambda pool: pool.reset(),
+    "step": lambda pool: pool.step(given(0, 1, 2, 3).exclude("env_index")),
+    "step_and_maybe_reset": lambda pool: pool.step_and_maybe_reset(given(0, 1, 2, 3).exclude("env_index")),
+    "rollout": lambda pool: pool.rollout(2),
+    "set_seed": lambda pool: pool.set_seed(0),
+    "state_dict": lambda pool: pool.state_dict(),
+    "load_state_dict": lambda pool: pool.load_state_dict({"np_random": None}),
+    "attribute": lambda pool: pool.index,
+    "call": lambda pool: pool.pid(),
+    "set_attr": lambda pool: pool.set_attr("index", 9),
+    "to": lambda pool: pool.to("meta"),
+}
+
+
+@pytest.mark.parametrize("call", SYNCHRONOUS)
+def test_synchronous_calls_are_refused_while_work_is_under_way(kind: str, folder: Path, call: str) -> None:
+    """And while results have not been received; the envs are named, and nothing has been done."""
+    pool = acting_pool(THREADS, kind, 4, folder, ["", "wait"])
+    pool.reset()
+    pool.async_step_send(given(3, 1))
+    with pytest.raises(RuntimeError, match=r"\[1, 3\]"):
+        SYNCHRONOUS[call](pool)
+    assert index_of(pool.async_step_recv()) == [3]
+    release(folder, 1)
+    with pytest.raises(RuntimeError, match=r"\[1\]"):
+        SYNCHRONOUS[call](pool)
+    assert index_of(pool.async_step_recv()) == [1]
+    pool.async_step_send(given(2)[0], 2)
+    with pytest.raises(RuntimeError, match=r"\[2\]"):
+        SYNCHRONOUS[call](pool)
+    assert pool.async_step_recv(env_index=2)["next", "observation"].tolist() == [2, 1]
+    assert pool.index == [0, 1, 2, 3]
+    assert pool.device is None
+    pool.shutdown()
+
+
+def test_synchronous_calls_have_the_envs_in_order_and_no_index(pool: Any) -> None:
+    """Nor have the specs."""
+    for td in (
+        pool.reset(),
+        pool.step(given(0, 1, 2, 3).exclude("env_index")),
+        *pool.step_and_maybe_reset(given(0, 1, 2, 3).exclude("env_index")),
+        pool.fake_tensordict(),
+    ):
+        assert "env_index" not in td.keys(True)
+    for spec in (pool.output_spec, pool.input_spec, pool.observation_spec, pool.full_action_spec):
+        assert "env_index" not in str(spec)
+    assert "env_index" not in pool.rollout(2).keys(True)
+
+
+# ---------------------------------------------------------------- lanes
+
+
+def test_a_lane_is_one_env_without_a_dim_for_it(pool: Any, verb: Verb) -> None:
+    """What was sent and what comes back have the env's own batch size."""
+    work = given(2)[0].set("mine", torch.tensor(5.0))
+    work["word"] = "two"
+    before = work.clone()
+    verb.send(pool, work, env_index=2)
+    assert_equal(work, before)
+    td = verb.recv(pool, env_index=2)
+    assert td.batch_size == ()
+    assert (td["env_index"].dtype, td["env_index"].shape, td["env_index"].item()) == (torch.int64, (), 2)
+    assert td["mine"].item() == 5
+    assert td["word"] == "two"
+    assert verb.outputs(td)["observation"].tolist() == [2, verb is not RESET]
+    if verb is STEP_MAYBE_RESET:
+        verb.send(pool, work, env_index=np.int64(2))
+        _, td_ = pool.async_step_and_maybe_reset_recv(env_index=np.int64(2))
+        assert (td_.batch_size, td_["env_index"].item(), td_["observation"].tolist()) == ((), 2, [2, 2])
+
+
+def test_lanes_and_batches_do_not_hear_each_other(pool: Any, verb: Verb) -> None:
+    verb.send(pool, given(1)[0], env_index=1)
+    verb.send(pool, given(0, 3))
+    with pytest.raises(RuntimeError, match="expected at most 2"):
+        verb.recv(pool, min_get=3)
+    with pytest.raises(RuntimeError, match="env 0 has nothing under way in its lane"):
+        verb.recv(pool, env_index=0)
+    with pytest.raises(RuntimeError, match="env 2 has nothing under way in its lane"):
+        verb.recv(pool, env_index=2)
+    assert index_of(verb.recv(pool, min_get=2, timeout=PATIENCE * 1e3)) == [0, 3]
+    assert verb.recv(pool, env_index=1)["env_index"].item() == 1
+    assert not pool._calls.busy
+
+
+def test_lanes_come_in_any_order(pool: Any, folder: Path) -> None:
+    pool.set_attr("act", "wait")
+    for row in range(4):
+        pool.async_step_send(given(row)[0], env_index=row)
+    for row in (2, 0, 3, 1):
+        release(folder, row)
+        td = pool.async_step_recv(env_index=row)
+        assert td["next", "observation"].tolist() == [row, 1]
+        assert td["next", "reward"].item() == row
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+def test_what_envs_raise_comes_out_one_at_a_time(pool: Any, verb: Verb) -> None:
+    """With type, message, number of the env and the place; what the others gave is there for the next call."""
+    where = " in reset" if verb is RESET else ""
+    pool.set_attr("act", ["", f"raise{where}", "", f"raise{where}"])
+    verb.send(pool, given(0, 1, 2, 3))
+    raised = []
+    for left in (4, 3):
+        with pytest.raises(LookupError, match="no reset" if verb is RESET else "broken") as caught:
+            verb.recv(pool, min_get=left)
+        raised.append(caught.value.env_index)
+        assert any(f"env {raised[-1]}" in note for note in caught.value.__notes__)
+        assert "obey" in "".join(str(caught.value.__cause__)) or caught.value.__cause__ is None
+    assert sorted(raised) == [1, 3]
+    td = verb.recv(pool, min_get=2)
+    assert index_of(td) == [0, 2]
+    if verb is not RESET:
+        assert td["next", "reward"].flatten().tolist() == [0, 2]
+    assert not pool._calls.busy
+
+
+def test_after_a_failure_a_reset_goes_on(pool: Any) -> None:
+    """Of that env; a gymnasium env is not stepped before, and the others never stop."""
+    pool.set_attr("act", ["", "raise", "", ""])
+    pool.async_step_send(given(0, 1))
+    with pytest.raises(LookupError):
+        pool.async_step_recv(min_get=2)
+    pool.async_step_recv()
+    pool.async_step_send(given(0, 2))
+    assert steps_of(pool.async_step_recv(min_get=2)) == [2, 1]
+    pool.set_attr("act", "")
+    pool.async_reset_send(env_index=[1])
+    assert index_of(pool.async_reset_recv()) == [1]
+    pool.async_step_and_maybe_reset_send(given(0, 1, 2, 3))
+    td, _ = pool.async_step_and_maybe_reset_recv(min_get=4)
+    assert steps_of(td) == [3, 1, 2, 1]
+
+
+def test_a_failure_in_a_lane_is_that_lanes(pool: Any, verb: Verb) -> None:
+    where = " in reset" if verb is RESET else ""
+    pool.set_attr("act", ["", f"raise{where}", "", ""])
+    verb.send(pool, given(1)[0], 1)
+    verb.send(pool, given(0)[0], 0)
+    verb.send(pool, given(2))
+    assert index_of(verb.recv(pool, timeout=PATIENCE * 1e3)) == [2]
+    with pytest.raises(LookupError) as caught:
+        verb.recv(pool, env_index=1)
+    assert caught.value.env_index == 1
+    assert verb.recv(pool, env_index=0)["env_index"].item() == 0
+    assert not pool._calls.busy
+    pool.set_attr("act", "")
+    pool.async_reset_send(env_index=1)
+    assert pool.async_reset_recv(env_index=1)["observation"].tolist() == [1, 0]
+
+
+def test_an_end_followed_by_a_reset_that_raises(backend: Backend) -> None:
+    """The error is the reset's, and another reset goes on."""
+    pool = backend.make([lambda index=index: RaisesInReset(index) for index in range(2)])
+    pool.reset()
+    pool.async_step_and_maybe_reset_send(given(0, 1, actions=[0, 0]))
+    with pytest.raises(LookupError, match="not this time") as caught:
+        pool.async_step_and_maybe_reset_recv(min_get=2)
+    assert caught.value.env_index == 1
+    td, _ = pool.async_step_and_maybe_reset_recv()
+    assert (td["env_index"].tolist(), td["next", "observation"][0, 1].item()) == ([0], 1)
+    pool.async_reset_send(env_index=1)
+    assert pool.async_reset_recv(env_index=1)["observation"][1].item() == 0
+    pool.shutdown()
+
+
+class RaisesInReset(CountingEnv):
+    """Raises in its second reset if its index is 1."""
+
+    def __init__(self, index: int):
+        super().__init__((1,) if index else (9,))
+
+    def reset(self, **kwargs: Any) -> Any:
+        made = super().reset(**kwargs)
+        if self.episode == 1:
+            raise LookupError("not this time")
+        return made
+
+
+@needs_workers
+@pytest.mark.parametrize("deed", ["kill", "exit"])
+@pytest.mark.parametrize("lane", [False, True])
+def test_a_dead_worker_is_told_and_costs_the_others_nothing(kind: str, verb: Verb, deed: str, lane: bool) -> None:
+    """Whatever is sent to it after."""
+    where = " in reset" if verb is RESET else ""
+    pool = acting_pool(PROCESSES[0], kind, 3)
+    pool.reset()
+    pool.set_attr("act", ["", f"{deed}{where}", ""])
+    verb.send(pool, given(0, 2) if lane else given(0, 1, 2))
+    if lane:
+        verb.send(pool, given(1)[0], 1)
+    with pytest.raises(WorkerDiedError, match="SIGKILL" if deed == "kill" else "exit code 3") as died:
+        verb.recv(pool, env_index=1, timeout=PATIENCE) if lane else verb.recv(pool, min_get=3, timeout=PATIENCE)
+    assert died.value.env_indices == (1,)
+    assert index_of(verb.recv(pool, min_get=2)) == [0, 2]
+    for other in VERBS:
+        with pytest.raises((WorkerDiedError, ResetNeeded)):
+            other.send(pool, given(1))
+        with pytest.raises((WorkerDiedError, ResetNeeded)):
+            other.send(pool, given(1)[0], 1)
+    with pytest.raises(WorkerDiedError):
+        pool.async_reset_send(env_index=[0, 1])
+    verb.send(pool, given(0, 2))
+    assert index_of(verb.recv(pool, min_get=2)) == [0, 2]
+    pool.shutdown()
+
+
+def test_an_env_that_ends_its_thread_is_dead(kind: str) -> None:
+    pool = acting_pool(THREADS, kind, 2)
+    pool.reset()
+    pool.set_attr("act", ["exit", ""])
+    pool.async_step_send(given(0, 1))
+    with pytest.raises(WorkerDiedError) as died:
+        pool.async_step_recv(min_get=2)
+    assert died.value.env_indices == (0,)
+    assert isinstance(died.value.__cause__, SystemExit)
+    assert index_of(pool.async_step_recv()) == [1]
+    pool.shutdown()
+
+
+@needs_workers
+def test_envs_of_one_process_die_together(folder: Path) -> None:
+    pool = acting_pool(PROCESSES[1], "gymnasium", 4, folder, ["", "wait", "", "kill"])
+    pool.reset()
+    pids = pool.pid()
+    assert pids[0] == pids[1] != pids[2] == pids[3]
+    pool.async_step_send(given(3))
+    with pytest.raises(WorkerDiedError) as died:
+        pool.async_step_recv()
+    assert sorted(died.value.env_indices) == [2, 3]
+    pool.async_step_send(given(0, 1))
+    assert index_of(pool.async_step_recv()) == [0]
+    release(folder, 1)
+    assert index_of(pool.async_step_recv()) == [1]
+    with pytest.raises(WorkerDiedError) as died:  # at the latest when it is received
+        pool.async_reset_send(env_index=2)
+        pool.async_reset_recv(env_index=2)
+    assert sorted(died.value.env_indices) == [2, 3]
+    pool.shutdown()
+
+
+# ---------------------------------------------------------------- the end, and what comes after
+
+
+def test_shutdown_drops_what_is_under_way_and_what_was_not_received(pool: Any, verb: Verb, folder: Path) -> None:
+    """Then a use starts it again, with nothing under way."""
+    verb.send(pool, given(0, 1))
+    verb.send(pool, given(2)[0], 2)
+    pool.shutdown()
+    pool.shutdown()
+    assert closed_envs(folder) == {0, 1, 2, 3}
+    pool.async_reset_send()
+    assert index_of(pool.async_reset_recv(min_get=4)) == [0, 1, 2, 3]
+    with pytest.raises(RuntimeError, match="expected at most 0"):
+        verb.recv(pool)
+    with pytest.raises(RuntimeError, match="has nothing under way in its lane"):
+        verb.recv(pool, env_index=2)
+
+
+def test_receives_of_a_pool_that_never_ran_or_was_closed_do_not_wait(pool: Any, verb: Verb) -> None:
+    pool.close()
+    with pytest.raises(RuntimeError):
+        verb.recv(pool)
+    with pytest.raises(RuntimeError):
+        verb.recv(pool, env_index=0)
+
+
+def test_close_is_that_of_any_env(backend: Backend) -> None:
+    pool = backend.make(["CartPole-v1"])
+    pool.reset()
+    assert not pool.is_closed
+    pool.close()
+    assert pool.is_closed
+    with pytest.raises(RuntimeError):
+        pool.close()
+    pool.close(raise_if_closed=False)
+    pool.shutdown()
+    with backend.make(["CartPole-v1"]) as own:
+        own.async_reset_send()
+    assert own.is_closed
+
+
+@pytest.mark.parametrize("timeout", [0, 0.05])
+def test_shutdown_ends_in_time_though_envs_hang(
+    pool: Any, folder: Path, timeout: float, request: pytest.FixtureRequest
+) -> None:
+    """Processes are killed, threads left behind; a warning names them."""
+    pool.set_attr("act", ["", "tell and wait", "", ""])
+    pool.async_step_send(given(0, 1, 2))
+    await_entry(folder, 1)
+    in_process = pool.backend == "threading"
+    watched = {} if in_process else watch([*pool.engine.pids] if hasattr(pool.engine, "pids") else [])
+    with pytest.warns(match="1"):
+        pool.shutdown(timeout=timeout)
+    assert pool._engine_face is None
+    if in_process:
+        release(folder, 1)
+    else:
+        assert not still_running(watched)
+
+
+@pytest.mark.parametrize("timeout", [-1, "1", float("nan")])
+def test_shutdown_refuses_times_that_are_none(timeout: Any) -> None:
+    pool = AsyncEnvPool(["CartPole-v1"])
+    with pytest.raises((ValueError, TypeError), match="timeout"):
+        pool.shutdown(timeout)
+    assert pool.reset().batch_size == (1,)
+    pool.shutdown(None)
+
+
+def test_a_pickle_and_a_copy_have_envs_of_their_own(pool: Any) -> None:
+    """The pool goes on, with what it has under way."""
+    pool.async_step_send(given(0, 1))
+    for other in (pickle.loads(cloudpickle.dumps(pool)), copy.deepcopy(pool)):
+        assert type(other) is type(pool)
+        assert other._engine_face is None
+        with pytest.raises(RuntimeError, match="expected at most 0"):
+            other.async_step_recv()
+        other.async_reset_send(env_index=[3])
+        assert index_of(other.async_reset_recv()) == [3]
+        assert other.stats()["exchange"]["items"] == 1
+        other.shutdown()
+    assert index_of(pool.async_step_recv(min_get=2)) == [0, 1]
+    assert pool.stats()["exchange"]["items"] == 2
+
+
+@pytest.mark.parametrize("method", ["close", "shutdown"])
+def test_nothing_is_left_open(backend: Backend, kind: str, method: str) -> None:
+    """Nor is anything where it is dropped without an end."""
+    acting_pool(backend, kind, 2).reset()  # the first of all starts what stays
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        own = acting_pool(backend, kind, 2)
+        own.async_reset_send()
+        own.async_reset_recv(min_get=2)
+        getattr(own, method)()
+        other = acting_pool(backend, kind, 2)
+        other.async_reset_send()
+        other.async_reset_recv(env_index=None)
+        del own, other
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_to_moves_what_it_gives_and_keeps_the_envs(pool: Any) -> None:
+    pids = pool.pid()
+    pool.async_step_send(given(0, 1))
+    with pytest.raises(RuntimeError, match=r"to: refused while envs \[0, 1\] have work under way"):
+        pool.to("cpu")
+    pool.async_step_recv(min_get=2)
+    assert pool.to("cpu") is pool
+    assert pool.device == torch.device("cpu")
+    pool.async_step_send(given(0, 3).to("cpu"))
+    td = pool.async_step_recv(min_get=2)
+    assert td.device == torch.device("cpu")
+    assert steps_of(td) == [2, 1]
+    pool.async_step_send(given(0)[0], 0)
+    assert pool.async_step_recv(env_index=0)["next"].device == torch.device("cpu")
+    assert pool.pid() == pids

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -13,7 +14,6 @@ from tensordict import TensorDictBase
 
 from gymbridge.batched import Maker
 from gymbridge.engine.any_env import AnyEnvOptions
-from gymbridge.engine.calls import exclusive
 from gymbridge.engine.codes import Op
 from gymbridge.engine.parallel import Affinity, ParallelEngine
 from gymbridge.engine.pool import PoolEngine, ThreadPoolEngine
@@ -390,9 +390,8 @@ class AsyncEnvPool(WorkerBatch):
             self._require_size(call, tensordict, self.batch_size[1:])
             calls.send_lane(op, row, tensordict, self._kwargs_of(call, reset_kwargs, 1))
             return
-        self._send_batch(op, call, tensordict, env_index, reset_kwargs)
+        self._only_call(call, partial(self._send_batch, op, call, tensordict, env_index, reset_kwargs))
 
-    @exclusive
     def _send_batch(
         self,
         op: Op,
@@ -447,11 +446,8 @@ class AsyncEnvPool(WorkerBatch):
     ) -> Any:
         if env_index is not None:
             return self._calls.receive_lane(op, self._lane(call, env_index), deadline_of(timeout))
-        return self._receive_batch(op, Wanted.of(self.min_get if min_get is None else min_get, max_get, timeout))
-
-    @exclusive
-    def _receive_batch(self, op: Op, wanted: Wanted) -> Any:
-        return self._calls.receive(op, wanted)
+        wanted = Wanted.of(self.min_get if min_get is None else min_get, max_get, timeout)
+        return self._only_call(call, partial(self._calls.receive, op, wanted))
 
     def _lane(self, call: str, env_index: Any) -> int:
         if not _is_int(env_index):

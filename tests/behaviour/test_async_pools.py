@@ -30,16 +30,15 @@ from gymnasium.error import ResetNeeded
 from pools import ALL_BACKENDS, BACKENDS, VERBS, Backend, Verb, acting_pool
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 from tensordict_zoo import TENSORDICT_ENVS, CountingTensorDictEnv, RecurrentEnv, TaskEnv
-from waiting_envs import ActingEnv, await_entry, closed_envs, make_gates, release
+from waiting_envs import await_entry, closed_envs, make_gates, release
 from worker_processes import PATIENCE, still_running, watch
 from zoo import CountingEnv, DictEnv
 
 import gymbridge
 from gymbridge import AsyncEnvPool, SerialEnv
 from gymbridge.async_env_pool import ProcessorAsyncEnvPool, ThreadingAsyncEnvPool
-from gymbridge.envs import EnvBase, EnvCreator, GymEnv
+from gymbridge.envs import EnvCreator
 from gymbridge.errors import WorkerDiedError
-from gymbridge.specs import Bounded, Composite, Unbounded
 
 for module in (sys.modules[__name__], waiting_envs, tensordict_waiting_envs, tensordict_zoo, zoo, pools):
     cloudpickle.register_pickle_by_value(module)
@@ -1117,6 +1116,11 @@ def test_an_env_that_ends_its_thread_is_dead(kind: str) -> None:
     pool.shutdown()
 
 
+def send_and_receive_a_reset(pool: Any, row: int) -> None:
+    pool.async_reset_send(env_index=row)
+    pool.async_reset_recv(env_index=row)
+
+
 @needs_workers
 def test_envs_of_one_process_die_together(folder: Path) -> None:
     pool = acting_pool(PROCESSES[1], "gymnasium", 4, folder, ["", "wait", "", "kill"])
@@ -1132,8 +1136,7 @@ def test_envs_of_one_process_die_together(folder: Path) -> None:
     release(folder, 1)
     assert index_of(pool.async_step_recv()) == [1]
     with pytest.raises(WorkerDiedError) as died:  # at the latest when it is received
-        pool.async_reset_send(env_index=2)
-        pool.async_reset_recv(env_index=2)
+        send_and_receive_a_reset(pool, 2)
     assert sorted(died.value.env_indices) == [2, 3]
     pool.shutdown()
 
@@ -1180,20 +1183,18 @@ def test_close_is_that_of_any_env(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05])
-def test_shutdown_ends_in_time_though_envs_hang(
-    pool: Any, folder: Path, timeout: float, request: pytest.FixtureRequest
-) -> None:
+def test_shutdown_ends_in_time_though_envs_hang(pool: Any, folder: Path, timeout: float) -> None:
     """Processes are killed, threads left behind; a warning names them."""
     pool.set_attr("act", ["", "tell and wait", "", ""])
+    pids = {*pool.pid()}
+    watched = {} if os.getpid() in pids else watch(pids)
     pool.async_step_send(given(0, 1, 2))
     await_entry(folder, 1)
-    in_process = pool.backend == "threading"
-    watched = {} if in_process else watch([*pool.engine.pids] if hasattr(pool.engine, "pids") else [])
     with pytest.warns(match="1"):
         pool.shutdown(timeout=timeout)
     assert pool._engine_face is None
-    if in_process:
-        release(folder, 1)
+    if os.getpid() in pids:
+        release(folder, 1)  # of the thread that was left behind
     else:
         assert not still_running(watched)
 
@@ -1257,3 +1258,355 @@ def test_to_moves_what_it_gives_and_keeps_the_envs(pool: Any) -> None:
     pool.async_step_send(given(0)[0], 0)
     assert pool.async_step_recv(env_index=0)["next"].device == torch.device("cpu")
     assert pool.pid() == pids
+
+
+# ---------------------------------------------------------------- what was received is the caller's
+
+
+@pytest.mark.parametrize("lane", [False, True])
+def test_what_was_received_does_not_change(pool: Any, lane: bool) -> None:
+    """Nor does what it was made from: whatever is sent and received after, and whatever is done to it."""
+    kept = []
+    td_ = pool.reset()
+    if not lane:
+        for number in range(6):
+            pool.async_step_and_maybe_reset_send(td_.set("action", torch.full((len(td_),), number % 5)))
+            td, td_ = pool.async_step_and_maybe_reset_recv(min_get=1 + number % 2)
+            kept.append((td, td_, td.clone(), td_.clone()))
+            if pool._calls.busy:
+                pool.async_step_and_maybe_reset_recv(min_get=len(pool._calls.busy))
+    else:
+        td_ = td_[1]
+        for number in range(6):
+            pool.async_step_and_maybe_reset_send(td_.set("action", torch.tensor(number % 5)), env_index=1)
+            td, td_ = pool.async_step_and_maybe_reset_recv(env_index=1)
+            kept.append((td, td_, td.clone(), td_.clone()))
+    for td, td_, before, before_ in kept:
+        assert_equal(td, before)
+        assert_equal(td_.exclude("action"), before_.exclude("action"))
+        assert {leaf.untyped_storage().data_ptr() for leaf in td["next"].values()}.isdisjoint(
+            leaf.untyped_storage().data_ptr() for leaf in td.exclude("next").values()
+        )
+
+
+def test_what_is_done_to_a_result_does_not_reach_the_pool(pool: Any) -> None:
+    """A reset of no env shows where each stands, whatever became of what it gave."""
+    nothing = TensorDict(_reset=torch.zeros(4, dtype=torch.bool), batch_size=[4])
+    for rows in ([0, 1, 2, 3], [0, 2], [3]):
+        pool.async_step_send(given(*rows))
+        pool.async_step_recv(min_get=len(rows))["next"].apply_(lambda leaf: leaf.zero_())
+    pool.async_step_send(given(1)[0], 1)
+    pool.async_step_recv(env_index=1)["next"].apply_(lambda leaf: leaf.zero_())
+    assert pool.reset(nothing)["observation"].tolist() == [[0, 2], [1, 2], [2, 2], [3, 2]]
+    pool.async_reset_send(env_index=[0, 1])
+    pool.async_reset_recv(min_get=2).apply_(lambda leaf: leaf.fill_(True))
+    assert pool.reset(nothing)["observation"].tolist() == [[0, 0], [1, 0], [2, 2], [3, 2]]
+
+
+NUM_STEPS = int(os.environ.get("GYMBRIDGE_POOL_STEPS", "10000"))
+"""Steps of an env that costs nothing; give it 1000000 and --timeout 3600 to see whether anything is lost or grows."""
+
+
+class NullEnv(gym.Env[Any, Any]):
+    """Shows how often it was stepped, and does nothing else."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, index: int = 0):
+        self.index = index
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps = 0
+        return np.array([self.index, 0.0]), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.array([self.index, float(self.steps)]), 0.0, False, False, {}
+
+
+def test_what_was_received_is_unchanged_after_many_steps(backend: Backend) -> None:
+    """And no descriptor is held by all that is kept, nor by the pool."""
+    pool = backend.make([lambda index=index: NullEnv(index) for index in range(4)])
+    pool.async_reset_send()
+    td = pool.async_reset_recv(min_get=4)
+    kept, copies = [], []
+    descriptors = len(os.listdir("/proc/self/fd"))
+    taken, seen = 0, [0] * 4
+    while taken < NUM_STEPS:
+        td["action"] = torch.zeros(len(td), dtype=torch.int64)
+        pool.async_step_and_maybe_reset_send(td)
+        result, td = pool.async_step_and_maybe_reset_recv(min_get=2)
+        taken += len(result)
+        for row, (index, step) in zip(
+            result["env_index"].tolist(), result["next", "observation"].tolist(), strict=True
+        ):
+            seen[row] += 1
+            assert (index, step) == (row, seen[row])
+        if len(kept) < 10_000:
+            kept.append(result)
+            if len(copies) < 100:
+                copies.append(result.clone())
+    assert len(kept) >= min(10_000, NUM_STEPS / 4)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    for result, before in zip(kept, copies, strict=False):
+        assert_equal(result, before)
+    pool.shutdown()
+    for result, before in zip(kept, copies, strict=False):
+        assert_equal(result, before)
+
+
+# ---------------------------------------------------------------- as other batches
+
+
+def serial_twin(maker: Any, num_envs: int) -> SerialEnv:
+    return SerialEnv(num_envs, [lambda index=index: maker(index) for index in range(num_envs)])
+
+
+@pytest.mark.parametrize("maker", [lambda index: CountingEnv(), CountingTensorDictEnv], ids=["gymnasium", "TensorDict"])
+@pytest.mark.parametrize("static_seed", [False, True])
+def test_seeds_are_those_of_other_batches(backend: Backend, maker: Any, static_seed: bool) -> None:
+    """Env i has seed + i, whatever envs are reset first, before the start and after."""
+    pool = backend.make([lambda index=index: maker(index) for index in range(3)])
+    twin = serial_twin(maker, 3)
+    for seed in (5, 70):
+        assert pool.set_seed(seed, static_seed) == twin.set_seed(seed, static_seed)
+        pool.async_reset_send(env_index=[2, 1])
+        got = pool.async_reset_recv(min_get=2)
+        pool.async_reset_send(env_index=0)
+        lane = pool.async_reset_recv(env_index=0)
+        expected = twin.reset()
+        assert_equal(got.exclude("env_index"), expected[1:])
+        assert_equal(lane.exclude("env_index"), expected[0])
+    pool.shutdown()
+
+
+def test_states_are_those_of_other_batches(backend: Backend) -> None:
+    """One a worker; what they are loaded from goes on as they would have."""
+    maker = lambda index: CountingEnv()  # noqa: E731
+    pool = backend.make([lambda index=index: maker(index) for index in range(3)])
+    twin = serial_twin(maker, 3)
+    for env in (pool, twin):
+        env.set_seed(5)
+        env.reset()
+    state = pool.state_dict()
+    assert state == twin.state_dict()
+    assert [*state] == ["worker0", "worker1", "worker2"]
+    td = pool.reset()
+    pool.load_state_dict(state)
+    assert pool.reset()["observation"][:, 3].tolist() == td["observation"][:, 3].tolist()
+    pool.shutdown()
+
+
+def test_attributes_and_methods_are_dispatched_to_every_env(pool: Any) -> None:
+    assert pool.index == [0, 1, 2, 3]
+    assert len(pool.pid()) == 4
+    pool.set_attr("index", [4, 5, 6, 7])
+    assert pool.index == [4, 5, 6, 7]
+    pool.set_attr("index", 1)
+    assert pool.index == [1] * 4
+    with pytest.raises(AttributeError, match="env 0 has no attribute 'nothing'"):
+        _ = pool.nothing
+    with pytest.raises(AttributeError, match="_private"):
+        _ = pool._private
+
+
+def test_dispatch_starts_it() -> None:
+    pool = acting_pool(THREADS, "gymnasium", 2)
+    assert pool.index == [0, 1]
+    pool.shutdown()
+
+
+# ---------------------------------------------------------------- how things travel
+
+
+def test_threads_go_by_queue() -> None:
+    pool = AsyncEnvPool(["CartPole-v1"] * 2)
+    assert (pool.resolved_exchange, pool.exchange_keys) == ("queue", ())
+    assert pool._engine_face is None
+    assert AsyncEnvPool(["CartPole-v1"], exchange="queue").resolved_exchange == "queue"
+
+
+EXCHANGES: dict[str, tuple[Any, tuple[Any, ...], str]] = {
+    "CartPole": (lambda: gym.make("CartPole-v1"), ("action",), ""),
+    "nested": (DictEnv, (("action", "go"), ("action", "push")), ""),
+    "TensorDict": (CountingTensorDictEnv, ("action",), ""),
+    "nested TensorDict": (TENSORDICT_ENVS["nested"], (("robot", "torque"),), ""),
+    "groups": (TENSORDICT_ENVS["groups alone"], (("agents", "action"),), ""),
+    "recurrent": (RecurrentEnv, ("action", "hidden"), ""),
+    "batched": (TENSORDICT_ENVS["batched"], ("action",), ""),
+    "text": (lambda: zoo.ObjectEnv(zoo.OBJECT_SPACES["text"]), (), "observation"),
+    "strings": (TENSORDICT_ENVS["strings"], (), "text"),
+    "spoken": (lambda: TENSORDICT_ENVS["spoken"](0), (), "text"),
+    "dynamic": (TENSORDICT_ENVS["dynamic shape"], (), "points"),
+}
+
+
+@needs_workers
+@pytest.mark.parametrize("name", EXCHANGES)
+@pytest.mark.parametrize("exchange", ["auto", "shm", "queue"])
+def test_exchanges(name: str, exchange: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """What does not fit is refused by name under "shm", and the reason is logged under "auto"; all give the same."""
+    maker, keys, culprit = EXCHANGES[name]
+    pool = PROCESSES[0].make([maker] * 2, exchange=exchange, stack="maybe_dense")
+    if exchange == "shm" and culprit:
+        with pytest.raises(ValueError, match=rf"exchange: got 'shm'.*env 0.*{culprit}"):
+            pool.async_reset_send()
+        with pytest.raises(ValueError, match="exchange: got 'shm'"):
+            _ = pool.resolved_exchange
+        pool.close(raise_if_closed=False)
+        return
+    with caplog.at_level(logging.INFO, "gymbridge"):
+        resolved = pool.resolved_exchange
+    assert resolved == ("queue" if culprit or exchange == "queue" else "shm")
+    assert pool.exchange_keys == (() if resolved == "queue" else keys)
+    told = [record.getMessage() for record in caplog.records if "exchange" in record.getMessage()]
+    if exchange == "auto" and culprit:
+        assert len(told) == 1
+        assert "env 0" in told[0]
+        assert culprit in told[0]
+    else:
+        assert not told
+    twin = SerialEnv(2, [maker] * 2)
+    for env in (pool, twin):
+        env.set_seed(3)
+    pool.async_reset_send()
+    td, expected = pool.async_reset_recv(min_get=2), twin.reset()
+    assert_equal(td.exclude("env_index"), expected)
+    torch.manual_seed(0)
+    twin.rand_action(expected)
+    for key in pool.full_state_spec.keys(True, True):
+        expected[key] = pool.full_state_spec[key].zero()
+    td.update(expected)
+    pool.async_step_and_maybe_reset_send(td)
+    got = pool.async_step_and_maybe_reset_recv(min_get=2)
+    for mine, theirs in zip(got, twin.step_and_maybe_reset(expected), strict=True):
+        assert_equal(mine.exclude("env_index"), theirs)
+    pool.shutdown()
+
+
+@needs_workers
+def test_a_pool_of_unlike_envs_goes_through_shared_memory_too() -> None:
+    pool = PROCESSES[0].make([lambda: TaskEnv(0), lambda: TaskEnv(1)], stack="lazy", exchange="shm")
+    pool.async_reset_send()
+    assert pool.async_reset_recv(min_get=2)["env_index"].tolist() == [0, 1]
+    assert pool.resolved_exchange == "shm"
+    pool.shutdown()
+
+
+@needs_workers
+@pytest.mark.parametrize(("envs_per_worker", "num_workers"), [(1, 4), (2, 2), (3, 2), (4, 1), (9, 1)])
+def test_envs_per_worker(folder: Path, envs_per_worker: int, num_workers: int) -> None:
+    """Contiguous, and those of one process overlap where they wait."""
+    pool = acting_pool(PROCESSES[0], "gymnasium", 4, folder, envs_per_worker=envs_per_worker)
+    pids = pool.pid()
+    assert len({*pids}) == num_workers
+    assert pids == [pids[row // envs_per_worker * envs_per_worker] for row in range(4)]
+    pool.reset()
+    pool.set_attr("act", "tell and wait")
+    pool.async_step_send(given(0, 1, 2, 3))
+    for row in range(4):
+        await_entry(folder, row)
+    for row in (3, 0, 2, 1):
+        release(folder, row)
+        assert index_of(pool.async_step_recv()) == [row]
+    pool.shutdown()
+
+
+@needs_workers
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="as Linux has it")
+def test_worker_affinity(kind: str) -> None:
+    """A mask a worker process, or a function of its number."""
+    cores = sorted(os.sched_getaffinity(0))
+    masks = [{cores[0]}, {cores[-1]}]
+    for affinity in ([[*mask] for mask in masks], lambda worker: [*masks[worker]]):
+        pool = acting_pool(PROCESSES[1], kind, 3, worker_affinity=affinity)
+        assert pool.cores() == [masks[0], masks[0], masks[1]] if kind == "gymnasium" else True
+        pool.reset()
+        pool.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("affinity", "error"),
+    [
+        ([[0]], ValueError),
+        ([[], [0]], ValueError),
+        ([[-1], [0]], ValueError),
+        ([[True], [0]], TypeError),
+        ([["0"], [0]], TypeError),
+        ([[4095], [0]], ValueError),
+        (5, TypeError),
+    ],
+)
+@pytest.mark.parametrize("backend", ALL_BACKENDS[:2], ids=str)
+def test_bad_affinities_are_refused_before_an_env_is_made(
+    backend: Backend, affinity: Any, error: type[Exception]
+) -> None:
+    made: list[int] = []
+    pool = backend.make([lambda: made.append(1)] * 2, worker_affinity=affinity)
+    with pytest.raises(error, match="affinity"):
+        pool.reset()
+    assert not made
+
+
+# ---------------------------------------------------------------- stats
+
+
+def test_stats_count_what_was_received(pool: Any) -> None:
+    """Of batches; lanes are not counted."""
+    pool.reset()
+    empty = pool.stats()["exchange"]
+    assert {*empty} == {
+        "batches",
+        "items",
+        "avg_batch_size",
+        "batch_fill_ratio",
+        "partial_batch_fraction",
+        "avg_observation_to_batch_ms",
+        "avg_batch_to_action_ms",
+        "consumer_busy_fraction",
+    }
+    assert not any(empty.values())
+    for rows in ([0, 1, 2, 3], [0, 1]):
+        pool.async_step_send(given(*rows))
+        pool.async_step_recv(min_get=len(rows))
+    pool.async_step_send(given(0, 1, 2))
+    pool.async_step_recv(min_get=2, max_get=2)
+    pool.async_step_recv()
+    pool.async_step_send(given(3)[0], 3)
+    pool.async_step_recv(env_index=3)
+    stats = pool.stats()["exchange"]
+    assert (stats["batches"], stats["items"], stats["avg_batch_size"]) == (4, 9, 9 / 4)
+    assert stats["batch_fill_ratio"] == 9 / (4 + 4 + 2 + 4)
+    assert stats["partial_batch_fraction"] == 2 / 4
+    assert stats["avg_observation_to_batch_ms"] > 0
+    assert stats["avg_batch_to_action_ms"] > 0
+    assert 0 < stats["consumer_busy_fraction"] < 1
+    assert pool.stats(reset=True)["exchange"]["items"] == 9
+    assert not any(pool.stats()["exchange"].values())
+
+
+# ---------------------------------------------------------------- an error that nobody can use is none
+
+
+def test_a_second_thread_in_the_batch_calls_is_refused_by_the_name_of_the_call(kind: str, folder: Path) -> None:
+    pool = acting_pool(THREADS, kind, 2, folder, ["tell and wait"])
+    pool.reset()
+    pool.async_step_send(given(0))
+    receiving = threading.Thread(target=pool.async_step_recv)
+    receiving.start()
+    await_entry(folder, 0)
+    while pool._call_under_way is None:
+        pass
+    for call in (
+        lambda: pool.async_step_send(given(1)),
+        lambda: pool.async_step_recv(timeout=0),
+        lambda: pool.reset(),
+    ):
+        with pytest.raises(RuntimeError, match="refused while a call of async_step_recv is under way"):
+            call()
+    release(folder, 0)
+    receiving.join(PATIENCE)
+    assert not pool._calls.busy
+    pool.shutdown()

@@ -14,7 +14,7 @@ from waiting_envs import ActingEnv
 
 from gymbridge import AsyncEnvPool
 
-__all__ = ["ACTING", "ALL_BACKENDS", "BACKENDS", "VERBS", "Backend", "Verb", "acting_pool"]
+__all__ = ["ACTING", "ALL_BACKENDS", "BACKENDS", "STEP_VERBS", "VERBS", "Backend", "Verb", "acting_pool"]
 
 
 @dataclass(frozen=True)
@@ -98,3 +98,4 @@ class Verb:
 
 
 VERBS = (Verb("reset"), Verb("step"), Verb("step_and_maybe_reset"))
+STEP_VERBS = VERBS[1:]

@@ -1271,7 +1271,7 @@ def test_what_was_received_does_not_change(pool: Any, lane: bool) -> None:
     if not lane:
         for number in range(6):
             pool.async_step_and_maybe_reset_send(td_.set("action", torch.full((len(td_),), number % 5)))
-            td, td_ = pool.async_step_and_maybe_reset_recv(min_get=1 + number % 2)
+            td, td_ = pool.async_step_and_maybe_reset_recv(min_get=min(1 + number % 2, len(td_)))
             kept.append((td, td_, td.clone(), td_.clone()))
             if pool._calls.busy:
                 pool.async_step_and_maybe_reset_recv(min_get=len(pool._calls.busy))
@@ -1332,6 +1332,7 @@ def test_what_was_received_is_unchanged_after_many_steps(backend: Backend) -> No
     pool.async_reset_send()
     td = pool.async_reset_recv(min_get=4)
     kept, copies = [], []
+    gc.collect()  # what other tests have dropped is none of this
     descriptors = len(os.listdir("/proc/self/fd"))
     taken, seen = 0, [0] * 4
     while taken < NUM_STEPS:
@@ -1349,7 +1350,7 @@ def test_what_was_received_is_unchanged_after_many_steps(backend: Backend) -> No
             if len(copies) < 100:
                 copies.append(result.clone())
     assert len(kept) >= min(10_000, NUM_STEPS / 4)
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
     for result, before in zip(kept, copies, strict=False):
         assert_equal(result, before)
     pool.shutdown()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gymbridge import specs as specs
     from gymbridge import vector as vector
     from gymbridge.async_env_pool import AsyncEnvPool as AsyncEnvPool
+    from gymbridge.async_env_pool import AsyncioAsyncEnvPool as AsyncioAsyncEnvPool
     from gymbridge.async_env_pool import ProcessorAsyncEnvPool as ProcessorAsyncEnvPool
     from gymbridge.async_env_pool import ThreadingAsyncEnvPool as ThreadingAsyncEnvPool
     from gymbridge.batched import BatchedEnvBase as BatchedEnvBase
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncEnvPool": "gymbridge.async_env_pool",
+    "AsyncioAsyncEnvPool": "gymbridge.async_env_pool",
     "BatchedEnvBase": "gymbridge.batched",
     "ParallelEnv": "gymbridge.parallel_env",
     "ProcessorAsyncEnvPool": "gymbridge.async_env_pool",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -14,6 +15,7 @@ from tensordict import TensorDictBase
 
 from gymbridge.batched import Maker
 from gymbridge.engine.any_env import AnyEnvOptions
+from gymbridge.engine.asyncio_pool import AsyncioPoolEngine
 from gymbridge.engine.codes import Op
 from gymbridge.engine.parallel import Affinity, ParallelEngine
 from gymbridge.engine.pool import PoolEngine, ThreadPoolEngine
@@ -23,13 +25,15 @@ from gymbridge.envs.inputs import DeviceLike, NestedKey
 from gymbridge.envs.pool_calls import PoolCalls, Wanted, deadline_of
 from gymbridge.envs.pool_faces import pool_face
 from gymbridge.envs.pool_stats import ExchangeStats
+from gymbridge.envs.remote_host import RemoteTensorDictOptions
 from gymbridge.envs.spec_keys import leaf_keys
+from gymbridge.envs.tensordicts import entry
 from gymbridge.worker_batch import WorkerBatch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["AsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"]
+__all__ = ["AsyncEnvPool", "AsyncioAsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"]
 
 Stack = Literal["dense", "maybe_dense", "lazy"]
 Exchange = Literal["auto", "shm", "queue"]
@@ -37,6 +41,7 @@ EnvIndex = int | Sequence[int] | torch.Tensor
 
 _log = logging.getLogger("gymbridge")
 
+_INTS = {int}
 _SHARES = {"dense": False, "maybe_dense": None, "lazy": True}
 
 
@@ -168,6 +173,10 @@ class AsyncEnvPool(WorkerBatch):
 
     # ---------------------------------------------------------------- start and end
 
+    def _tensordict_options(self, *, buffers: bool) -> RemoteTensorDictOptions:
+        """Of envs in this process: what they are given and give is never pickled."""
+        return replace(super()._tensordict_options(buffers=buffers), in_process=True)
+
     @property
     def _face(self) -> EngineFace:
         """See :class:`EngineEnv`; of several threads whose lanes are the first use, one starts the envs."""
@@ -186,11 +195,12 @@ class AsyncEnvPool(WorkerBatch):
 
     def _take_specs(self, face: EngineFace) -> None:
         super()._take_specs(face)
+        self._row_batch_size = face.batch_size[1:]
         inputs = [*leaf_keys(face.specs["action"]), *leaf_keys(face.specs["state"])]
         self._pool_calls = PoolCalls(
             pool_face(face.engine, face),  # type: ignore[arg-type]
             inputs,
-            face.batch_size[1:],
+            self._row_batch_size,
             dense=face.is_dense,
             stats=self._stats,
         )
@@ -387,7 +397,7 @@ class AsyncEnvPool(WorkerBatch):
             raise TypeError(f"{call}: got {type(tensordict).__name__}, expected a TensorDict")
         if _is_int(env_index):
             (row,) = self._rows(call, [env_index])
-            self._require_size(call, tensordict, self.batch_size[1:])
+            self._require_size(call, tensordict, self._row_batch_size)
             calls.send_lane(op, row, tensordict, self._kwargs_of(call, reset_kwargs, 1))
             return
         self._only_call(call, partial(self._send_batch, op, call, tensordict, env_index, reset_kwargs))
@@ -400,16 +410,17 @@ class AsyncEnvPool(WorkerBatch):
         env_index: Any,
         reset_kwargs: dict[str, Any],
     ) -> None:
+        row_batch_size = self._row_batch_size
         if env_index is None and tensordict is not None:
-            env_index = tensordict.get("env_index", None)
-            if env_index is not None and tensordict.batch_size == self.batch_size[1:]:
+            env_index = entry(tensordict, "env_index")
+            if env_index is not None and tensordict.batch_size == row_batch_size:
                 tensordict, env_index = tensordict.unsqueeze(0), [env_index]  # no dim for envs: a batch of one
         rows = self._rows(call, range(self.num_envs) if env_index is None else _as_ints(call, env_index))
-        self._require_size(call, tensordict, torch.Size((len(rows), *self.batch_size[1:])))
+        self._require_size(call, tensordict, (len(rows), *row_batch_size))
         self._calls.send(op, rows, tensordict, self._kwargs_of(call, reset_kwargs, len(rows)))
 
     def _rows(self, call: str, indices: Iterable[Any]) -> list[int]:
-        rows = [int(index) for index in indices]
+        rows = [*map(int, indices)]
         num_envs = self.num_envs
         if not rows:
             raise ValueError(f"{call}: got no env_index, expected that of one env or more")
@@ -419,7 +430,7 @@ class AsyncEnvPool(WorkerBatch):
             raise ValueError(f"{call}: got env_index {rows}, expected each env once")
         return rows
 
-    def _require_size(self, call: str, tensordict: TensorDictBase | None, expected: torch.Size) -> None:
+    def _require_size(self, call: str, tensordict: TensorDictBase | None, expected: tuple[int, ...]) -> None:
         if tensordict is not None and tensordict.batch_size != expected:
             raise ValueError(
                 f"{call}: got a TensorDict of batch size {[*tensordict.batch_size]}, expected {[*expected]}"
@@ -428,7 +439,7 @@ class AsyncEnvPool(WorkerBatch):
     def _kwargs_of(self, call: str, kwargs: dict[str, Any], num_rows: int) -> list[Mapping[str, Any]] | None:
         if not kwargs:
             return None
-        if kwargs.get("seed") is not None and num_rows * self.batch_size[1:].numel() > 1:
+        if kwargs.get("seed") is not None and num_rows * self._row_batch_size.numel() > 1:
             raise ValueError(
                 f"{call}: got seed {kwargs['seed']!r} for {num_rows} envs, which would all be the same; call "
                 f"set_seed(seed), which gives env i the seed seed + i, or send list_of_kwargs"
@@ -447,7 +458,12 @@ class AsyncEnvPool(WorkerBatch):
         if env_index is not None:
             return self._calls.receive_lane(op, self._lane(call, env_index), deadline_of(timeout))
         wanted = Wanted.of(self.min_get if min_get is None else min_get, max_get, timeout)
-        return self._only_call(call, partial(self._calls.receive, op, wanted))
+        return self._only_call(call, partial(self._receive_batch, call, op, wanted))
+
+    def _receive_batch(self, call: str, op: Op, wanted: Wanted) -> Any:
+        if self._receives:
+            raise RuntimeError(f"{call}: refused while another receive of batches is awaited")
+        return self._calls.receive(op, wanted)
 
     def _lane(self, call: str, env_index: Any) -> int:
         if not _is_int(env_index):
@@ -501,6 +517,9 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
 
     def _require_options(self) -> None:
         """See :class:`AsyncEnvPool`; it has them all."""
+
+    def _tensordict_options(self, *, buffers: bool) -> RemoteTensorDictOptions:
+        return replace(super()._tensordict_options(buffers=buffers), in_process=False)
 
     def _start_engine(self, preload: Sequence[str]) -> Any:
         return PoolEngine(
@@ -569,7 +588,125 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
         return tuple(key[0] if len(key) == 1 else key for key in keys)
 
 
-_CLASSES: tuple[type[AsyncEnvPool], ...] = (ThreadingAsyncEnvPool, ProcessorAsyncEnvPool)
+class AsyncioAsyncEnvPool(AsyncEnvPool):
+    """A pool whose envs' ``reset`` and ``step`` are coroutines, all on one event loop in a thread of this process.
+
+    Of an ``EnvBase`` these are ``_reset`` and ``_step``. An env without coroutines has a thread of its own. What blocks
+    in a coroutine, or in a maker, blocks all envs. Results can be awaited, on the caller's own event loop.
+
+    Args:
+        env_makers, **options: see :class:`AsyncEnvPool`; what a maker gives may be awaitable.
+
+    Example:
+        >>> import asyncio
+        >>> import gymnasium as gym
+        >>> class Remote(gym.Env):
+        ...     observation_space = gym.spaces.Discrete(10)
+        ...     action_space = gym.spaces.Discrete(10)
+        ...
+        ...     async def reset(self, *, seed=None, options=None):
+        ...         await asyncio.sleep(0.001)
+        ...         return 0, {}
+        ...
+        ...     async def step(self, action):
+        ...         await asyncio.sleep(0.001)
+        ...         return action, 1.0, False, False, {}
+        >>> pool = AsyncioAsyncEnvPool([Remote] * 100)
+        >>> async def first_observations():
+        ...     pool.async_reset_send()
+        ...     return await pool.async_reset_recv_async(min_get=100)
+        >>> asyncio.run(first_observations())["observation"].shape
+        torch.Size([100])
+        >>> pool.shutdown()
+    """
+
+    _backend = "asyncio"
+
+    def _require_options(self) -> None:
+        """See :class:`AsyncEnvPool`."""
+        super()._require_options()
+        if self._worker_affinity is not None:
+            raise ValueError(
+                f"worker_affinity: got {self._worker_affinity!r} with backend='asyncio', expected None: its envs share "
+                f"a thread"
+            )
+
+    def _start_engine(self, preload: Sequence[str]) -> Any:
+        return AsyncioPoolEngine(
+            self._makers,
+            AnyEnvOptions(),
+            start_timeout=self._start_timeout,
+            shutdown_timeout=self._shutdown_timeout,
+        )
+
+    async def async_step_recv_async(
+        self,
+        min_get: int | None = None,
+        env_index: int | None = None,
+        *,
+        max_get: int | None = None,
+        timeout: float | None = None,
+    ) -> TensorDictBase:
+        """:meth:`async_step_recv`, to be awaited: other coroutines of the caller's event loop go on meanwhile.
+
+        A wait that is cancelled loses nothing. While batches are awaited, others may be sent, but none received.
+        """
+        received: TensorDictBase = await self._receive_async(
+            Op.STEP, "async_step_recv_async", min_get, env_index, max_get, timeout
+        )
+        return received
+
+    async def async_step_and_maybe_reset_recv_async(
+        self,
+        min_get: int | None = None,
+        env_index: int | None = None,
+        *,
+        max_get: int | None = None,
+        timeout: float | None = None,
+    ) -> tuple[TensorDictBase, TensorDictBase]:
+        """:meth:`async_step_and_maybe_reset_recv`, to be awaited; see :meth:`async_step_recv_async`."""
+        received: tuple[TensorDictBase, TensorDictBase] = await self._receive_async(
+            Op.STEP_MAYBE_RESET, "async_step_and_maybe_reset_recv_async", min_get, env_index, max_get, timeout
+        )
+        return received
+
+    async def async_reset_recv_async(
+        self,
+        min_get: int | None = None,
+        env_index: int | None = None,
+        *,
+        max_get: int | None = None,
+        timeout: float | None = None,
+    ) -> TensorDictBase:
+        """:meth:`async_reset_recv`, to be awaited; see :meth:`async_step_recv_async`."""
+        received: TensorDictBase = await self._receive_async(
+            Op.RESET, "async_reset_recv_async", min_get, env_index, max_get, timeout
+        )
+        return received
+
+    async def _receive_async(
+        self,
+        op: Op,
+        call: str,
+        min_get: int | None,
+        env_index: int | None,
+        max_get: int | None,
+        timeout: float | None,
+    ) -> Any:
+        calls = self._calls
+        if env_index is not None:
+            return await calls.receive_lane_async(op, self._lane(call, env_index), deadline_of(timeout))
+        wanted = Wanted.of(self.min_get if min_get is None else min_get, max_get, timeout)
+        if self._receives:
+            raise RuntimeError(f"{call}: refused while another receive of batches is awaited")
+        self._receives = True
+        try:
+            return await calls.receive_async(op, wanted)
+        finally:
+            self._receives = False
+
+
+_CLASSES: tuple[type[AsyncEnvPool], ...] = (ThreadingAsyncEnvPool, ProcessorAsyncEnvPool, AsyncioAsyncEnvPool)
 
 
 def _is_int(index: Any) -> bool:
@@ -578,8 +715,10 @@ def _is_int(index: Any) -> bool:
 
 def _as_ints(call: str, given: Any) -> list[Any]:
     """The indices of envs in whatever holds them; of an env that is a batch of its own the first of its own."""
-    if isinstance(given, TensorDictBase) or hasattr(given, "tolist"):
+    if hasattr(given, "tolist"):  # a tensor, an array or data that are none of both
         given = given.tolist()
+        if type(given) is list and {*map(type, given)} == _INTS:
+            return given
     if _is_int(given):
         return [given]
     if not isinstance(given, (list, tuple, range)):

@@ -123,6 +123,7 @@ ENGINES = (
     Engine("SerialEnv-3", (3,), serial),
     Engine("SerialEnv-2-of-GymEnv", (2,), serial_of_gym_envs),
     Engine("SerialEnv-2-lazy", (2,), serial_lazy),
+    Engine("pool-asyncio-3", (3,), partial(pool, backend="asyncio"), in_process=False),
     Engine("pool-threading-3", (3,), partial(pool, backend="threading"), in_process=False),
     *([Engine("ParallelEnv-3", (3,), partial(parallel, num_workers=2), in_process=False)] if WITH_WORKERS else []),
     *(

@@ -15,7 +15,9 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.conform import Conform, casting, exact, flag
 from gymbridge.engine.contract import env_faults
+from gymbridge.engine.copies import copied
 from gymbridge.engine.dispatch import FollowsPaths
+from gymbridge.engine.env_calls import GymCall
 from gymbridge.engine.env_state import env_state, load_env_state
 from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.gym_inputs import GymInputs
@@ -30,6 +32,7 @@ from gymbridge.spaces.naming import action_tree, observation_tree, outline
 __all__ = ["GymEnvDescription", "GymHost", "GymHostOptions", "close_all"]
 
 _RESET, _STEP_MAYBE_RESET = int(Op.RESET), int(Op.STEP_MAYBE_RESET)
+_RESETTING = (_RESET, _STEP_MAYBE_RESET)
 _RUNNING, _ENDED, _FAILED = int(RowState.RUNNING), int(RowState.ENDED), int(RowState.FAILED)
 _IN_NEXT, _IN_ROOT = int(Source.NEXT), int(Source.ROOT)
 _Array = np.ndarray
@@ -166,6 +169,7 @@ class GymHost(FollowsPaths):
         self._actions = action_tree(self.envs[0].action_space)
         self._one_action = self._actions.is_leaf
         self._no_actions = [None] * num_rows
+        self._all_rows = range(num_rows)
         tree = observation_tree(self.envs[0].observation_space)
         self._root = SectionRows(block.root, tree, options.conform, options.info_leaves)
         self._next = SectionRows(block.next, tree, options.conform, options.info_leaves)
@@ -192,7 +196,12 @@ class GymHost(FollowsPaths):
             self._array_rows = row_views(block.next[leaf.key])
 
     def run(
-        self, ops: bytes, inputs: Sequence[Any] | None, reset_kwargs: Sequence[Mapping[str, Any]] | None = None
+        self,
+        ops: bytes,
+        inputs: Sequence[Any] | None,
+        reset_kwargs: Sequence[Mapping[str, Any]] | None = None,
+        rows: Sequence[int] | None = None,
+        envs: Sequence[Any] | None = None,
     ) -> Report:
         """See :class:`~gymbridge.engine.host.Host`.
 
@@ -201,17 +210,16 @@ class GymHost(FollowsPaths):
             inputs: the actions: for each leaf of the action space an array or a list with one item a row, of which
                 those of rows that do not step are ignored; None where no row steps.
             reset_kwargs: keyword arguments of each row's reset.
+            rows, envs: the rows that have an op, and what is run in place of the env of each; all rows and their own
+                envs unless given. There are neither actions nor keyword arguments for them then.
         """
         report = NOTHING
-        if inputs is None:
-            actions: Iterable[Any] = self._no_actions
-        else:
-            actions = inputs[0] if self._one_action else self._actions.rows(inputs, len(self._no_actions))
+        actions = self._row_actions(inputs, len(self._no_actions))
         rewards, terminations, truncations, source = self._reward, self._terminated, self._truncated, self._source
         array_shape, array_dtype, array_rows = self._array_shape, self._array_dtype, self._array_rows
         info_leaves, records = bool(self._options.info_leaves), self._records
         if records is not None and records.used:
-            records.clear(ops)
+            records.clear(ops, rows)
         # the usual round: all rows step, and all did in the last; what it has in common is written once
         usual = ops in self._whole_steps and source.tobytes() == self._all_in_next
         if usual:
@@ -219,8 +227,8 @@ class GymHost(FollowsPaths):
             truncations[:] = self._no_flags
         row = -1
         try:
-            for op, action, env in zip(ops, actions, self.envs, strict=False):
-                row += 1
+            each = zip(rows or self._all_rows, ops, actions, envs or self.envs, strict=False)
+            for row, op, action, env in each:
                 if not op:
                     continue
                 try:
@@ -229,7 +237,7 @@ class GymHost(FollowsPaths):
                         if op == _RESET:
                             rewards[row] = 0
                             self._next.no_info(row)
-                            report = self._reset(row, reset_kwargs[row] if reset_kwargs else {}, report)
+                            report = self._reset(row, env, reset_kwargs[row] if reset_kwargs else {}, report)
                             continue
                     result = env.step(action)  # looked up now: users put wrappers and methods in place
 
@@ -283,7 +291,7 @@ class GymHost(FollowsPaths):
                         truncations[row] = truncated
                         self._state[row] = _ENDED
                         if op == _STEP_MAYBE_RESET:
-                            report = self._reset(row, reset_kwargs[row] if reset_kwargs else {}, report)
+                            report = self._reset(row, env, reset_kwargs[row] if reset_kwargs else {}, report)
                 except Exception as error:
                     report = _own(report)
                     report.errors[row] = error
@@ -292,13 +300,22 @@ class GymHost(FollowsPaths):
                         rewards[row] = 0
                         self._next.no_info(row)
         except BaseException:  # an interrupt: the caller will not see what the rows up to here did
-            fail_rows(self._state, ops[: row + 1])
+            if rows is None:
+                fail_rows(self._state, ops[: row + 1])
+            for each_row in rows or ():
+                self._state[each_row] = _FAILED
             raise
         return IN_BLOCK if report is NOTHING and records is not None and records.used else report
 
-    def _reset(self, row: int, kwargs: Mapping[str, Any], report: Report) -> Report:
-        seed = self._seeds[row]
-        result = self.envs[row].reset(**(kwargs if seed is None else {"seed": seed, **kwargs}))
+    def _row_actions(self, inputs: Sequence[Any] | None, num_rows: int) -> Iterable[Any]:
+        """The action of each row."""
+        if inputs is None:
+            return self._no_actions
+        actions: Iterable[Any] = inputs[0] if self._one_action else self._actions.rows(inputs, num_rows)
+        return actions
+
+    def _reset(self, row: int, env: Any, kwargs: Mapping[str, Any], report: Report) -> Report:
+        result = env.reset(**self._with_seed(row, kwargs))
         try:
             observation, info = result
         except (TypeError, ValueError) as error:
@@ -322,6 +339,48 @@ class GymHost(FollowsPaths):
         self._state[row] = _RUNNING
         self._seeds[row] = None  # a seed is for one reset
         return report
+
+    def _with_seed(self, row: int, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Keyword arguments of a row's reset, with the seed that waits for it."""
+        seed = self._seeds[row]
+        return kwargs if seed is None else {"seed": seed, **kwargs}
+
+    # ---------------------------------------------------------------- envs that are called by others
+
+    def prepare_thread(self) -> None:
+        """See :class:`~gymbridge.engine.env_calls.CallingHost`."""
+
+    def calls(
+        self,
+        rows: Sequence[int],
+        ops: bytes,
+        inputs: Sequence[Any] | None,
+        reset_kwargs: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[GymCall]:
+        """See :class:`~gymbridge.engine.env_calls.CallingHost`."""
+        actions = self._row_actions(copied(inputs), len(rows))
+        made = []
+        for index, (row, op, action) in enumerate(zip(rows, ops, actions, strict=False)):
+            kwargs: Mapping[str, Any] = {}
+            if op in _RESETTING:
+                kwargs = self._with_seed(row, copied(dict(reset_kwargs[index])) if reset_kwargs else {})
+            if op:
+                made.append(GymCall(row, op, self.envs[row], action, kwargs))
+        return made
+
+    def finish(self, calls: Sequence[GymCall], *, by_row: bool = False) -> Report:
+        """See :class:`~gymbridge.engine.env_calls.CallingHost`."""
+        rows = [call.row for call in calls]
+        report = self.run(bytes([call.op for call in calls]), None, None, rows, calls)
+        if by_row or report is NOTHING or report is IN_BLOCK:
+            return report
+        index = {row: at for at, row in enumerate(rows)}
+        own = Report()
+        for name in ("steps", "resets", "errors"):
+            setattr(own, name, {index[row]: value for row, value in getattr(report, name).items()})
+        return own
+
+    # ---------------------------------------------------------------- the envs themselves
 
     def _warn_of_unknown(self, row: int, info: Mapping[str, Any]) -> None:
         unknown = sorted(".".join(map(str, key)) for key, _ in info_entries(info) if key not in self._known_infos)

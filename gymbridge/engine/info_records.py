@@ -61,8 +61,12 @@ class InfoRecords:
         self._by_keys: dict[tuple[Any, ...], list[InfoForm] | None] = {}
         self._tries: dict[tuple[Any, ...], int] = {}
 
-    def clear(self, ops: bytes) -> None:
-        """Forgets the infos of the rows that have an op."""
+    def clear(self, ops: bytes, rows: Iterable[int] | None = None) -> None:
+        """Forgets the infos of the rows that have an op; ``rows`` are the rows of the ops, all unless given."""
+        if rows is not None:
+            for row in rows:
+                self.numbers[2 * row] = self.numbers[2 * row + 1] = 0
+            return
         if 0 not in ops:
             self.numbers[:] = self._no_numbers
             return

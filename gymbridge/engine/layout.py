@@ -67,7 +67,8 @@ class Layout:
       and ops come by memory alone (a host in this process is handed both),
     - ``next``: what a step gave,
     - ``root``: what a reset gave,
-    - ``control``: one byte a row each of ``op``, ``state`` and ``source`` (see :mod:`gymbridge.engine.codes`).
+    - ``control``: one byte a row each of ``op``, ``state`` and ``source`` (see :mod:`gymbridge.engine.codes`), and
+      ``done_at``, when a worker came to the end of a round, on ``time.perf_counter``'s clock: that of its first row.
 
     Args:
         num_rows: number of envs.
@@ -90,6 +91,7 @@ class Layout:
     def __init__(self, num_rows: int, *, input: Iterable[Leaf], next: Iterable[Leaf], root: Iterable[Leaf]):
         byte = np.dtype(np.uint8)
         control = [Leaf((name,), (), byte) for name in ("op", "state", "source")]
+        control.append(Leaf(("done_at",), (), np.dtype(np.float64)))
         self.num_rows = num_rows
         self.nbytes = 0
         self.sections = {

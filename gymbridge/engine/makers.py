@@ -13,7 +13,7 @@ import gymnasium as gym
 from gymbridge.engine.failures import mark_error
 from gymbridge.engine.gym_host import close_all
 
-__all__ = ["EnvMaker", "as_env_fns", "make_all"]
+__all__ = ["EnvMaker", "as_env_fns", "make_all", "require_env", "require_maker"]
 
 
 class EnvMaker:
@@ -83,6 +83,38 @@ def as_env_fns(makers: Any) -> Any:
     return makers
 
 
+def require_maker(index: int, maker: Any) -> None:
+    """Refuses what makes no env.
+
+    Raises:
+        TypeError: naming the env that it is for.
+    """
+    if not callable(maker):
+        raise TypeError(
+            f"the maker of env {index}: got {reprlib.repr(maker)} of type {type(maker).__name__}, expected a "
+            f"callable that makes an env"
+        )
+
+
+def require_env(index: int, env: Any, kinds: tuple[type, ...]) -> None:
+    """Refuses what a maker gave that is no env.
+
+    Args:
+        index: of the env.
+        env: what its maker gave.
+        kinds: what it may give, ``gymnasium.Env`` first.
+
+    Raises:
+        TypeError: naming the env.
+    """
+    if not isinstance(env, kinds):
+        expected = " or an ".join(kind.__name__ for kind in kinds)
+        raise TypeError(
+            f"the maker of env {index} gave {reprlib.repr(env)} of type {type(env).__name__}, "
+            f"expected a gymnasium.{expected}"
+        )
+
+
 def make_all(makers: Iterable[Callable[[], Any]], *kinds: type, first: int = 0) -> list[Any]:
     """Calls each maker; where one fails, the envs already made are closed and its error comes through.
 
@@ -102,19 +134,10 @@ def make_all(makers: Iterable[Callable[[], Any]], *kinds: type, first: int = 0) 
     index = first
     try:
         for index, maker in enumerate(makers, first):
-            if not callable(maker):
-                raise TypeError(
-                    f"the maker of env {index}: got {reprlib.repr(maker)} of type {type(maker).__name__}, expected a "
-                    f"callable that makes an env"
-                )
+            require_maker(index, maker)
             env = maker()
             envs.append(env)
-            if not isinstance(env, kinds):
-                expected = " or an ".join(kind.__name__ for kind in kinds)
-                raise TypeError(
-                    f"the maker of env {index} gave {reprlib.repr(env)} of type {type(env).__name__}, "
-                    f"expected a gymnasium.{expected}"
-                )
+            require_env(index, env, kinds)
         if not envs:
             raise ValueError("got no maker of an env, expected one or more")
     except BaseException as error:

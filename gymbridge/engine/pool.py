@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ from gymbridge.engine.codes import RowState
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.parallel import Affinity, ParallelEngine
+from gymbridge.engine.pool_rows import Gathering, PoolRows
 from gymbridge.engine.protocol import Answer, Command, RoundMail
 from gymbridge.engine.worker_kinds import SharedProcessWorkers, ThreadWorkers, WorkerKind
 from gymbridge.errors import CallTimeoutError
@@ -88,23 +88,21 @@ class PoolEngine(ParallelEngine[Description]):
     def _start(self, makers: Any, options: Any, kind: WorkerKind, **how: Any) -> None:
         super()._start(makers, options, kind, **how)
         self._ends = kind.ready_ends(self._crew.ends)
-        self._batch: set[int] = set()  # rows with work under way, or done and not taken
-        self._lanes: set[int] = set()
-        self._ready: dict[int, float] = {}
-        """Row -> when it was seen to be ready."""
+        self._rows = PoolRows()
         self._read: dict[int, Report] = {}
         """Row -> what was read of it when another was taken with it that had raised."""
-        self._interrupted: set[int] = set()
-        self._claims: dict[int, object] = {}
-        """Row -> whose work it does; a dict, since of two threads that set a default in it one is the first."""
-        self._call_of_all = False
+
+    def allocate(self) -> None:
+        """See :meth:`ParallelEngine.allocate`."""
+        super().allocate()
+        self._gather = Gathering(self.block)
 
     # ---------------------------------------------------------------- work
 
     @property
     def busy(self) -> set[int]:
         """The rows whose work is under way or not taken yet, lanes too."""
-        return set(self._claims)
+        return self._rows.busy
 
     def submit(
         self,
@@ -133,8 +131,9 @@ class PoolEngine(ParallelEngine[Description]):
         self._crew.require_open()
         claim = object()
         try:
-            self._claim(rows, claim)
-            (self._lanes if lane else self._batch).update(rows)
+            self._rows.claim(rows, claim, lane=lane)
+            if self._round is not None or self._calls_under_way:
+                raise RuntimeError(f"envs {[*rows]}: refused while a call of all envs is under way, in another thread")
             self._settle(rows)
             if self._crew.dead:
                 self._require_living(rows)
@@ -146,7 +145,7 @@ class PoolEngine(ParallelEngine[Description]):
                     kwargs = None if reset_kwargs is None else reset_kwargs[index : index + 1]
                     mail[index] = self._kind.packed_round(RoundMail(own, kwargs), f"what env {row} is given")
         except BaseException:
-            self._let_go([row for row in rows if self._claims.get(row) is claim])
+            self._let_go(self._rows.claimed(rows, claim))
             raise
         try:
             for row, op, message in zip(rows, ops, mail, strict=True):
@@ -162,15 +161,6 @@ class PoolEngine(ParallelEngine[Description]):
             self.abandon(rows)
             raise
 
-    def _claim(self, rows: Iterable[int], claim: object) -> None:
-        """Has these rows be busy from now on; refuses them where one is, in whichever thread."""
-        claims = self._claims
-        busy = [row for row in rows if claims.setdefault(row, claim) is not claim]
-        if busy:
-            raise RuntimeError(f"envs {busy} have work under way, or results that were not received")
-        if self._call_of_all or self._round is not None or self._calls_under_way:
-            raise RuntimeError(f"envs {[*rows]}: refused while a call of all envs is under way, in another thread")
-
     def wait(self, least: int, timeout: float | None = None) -> list[int]:
         """The rows that are ready, in the order in which that was seen, once there are ``least`` or the time is over.
 
@@ -183,17 +173,17 @@ class PoolEngine(ParallelEngine[Description]):
         Raises:
             ValueError: ``least`` is more than there are rows under way, lanes apart.
         """
-        if least > len(self._batch):
-            raise ValueError(f"least: got {least}, expected at most {len(self._batch)}, the envs with work under way")
+        self._rows.require_least(least)
+        ready = self._rows.ready
         deadline = None if timeout is None else perf_counter() + timeout
         while True:
             left = None if deadline is None else max(0.0, deadline - perf_counter())
-            missing = least - len(self._ready)
+            missing = least - len(ready)
             found = self._ends.wait(left, missing) if missing > 0 else self._ends.wait(0.0)
             for row in found:
                 self._note_ready(row)
-            if len(self._ready) >= least or (not found and deadline is not None and perf_counter() >= deadline):
-                return [*self._ready]
+            if len(ready) >= least or (not found and deadline is not None and perf_counter() >= deadline):
+                return [*ready]
 
     def wait_for(self, row: int, timeout: float | None = None) -> None:
         """Waits until a lane is ready.
@@ -202,8 +192,7 @@ class PoolEngine(ParallelEngine[Description]):
             CallTimeoutError: it took longer; it is still under way.
             ValueError: the row is no lane with work under way.
         """
-        if row not in self._lanes:
-            raise ValueError(f"env {row} has no work under way in a lane")
+        self._rows.require_lane(row)
         if row not in self._crew.dead and not self._crew.ends[row].is_ready(timeout):
             raise CallTimeoutError(f"env {row} did not come to its end in time")
 
@@ -230,7 +219,7 @@ class PoolEngine(ParallelEngine[Description]):
             else:
                 report = NOTHING if reports.count(NOTHING) == len(reports) else _renumbered(reports, 0)
             if into is not None and failed is None:
-                _gather(self.block, rows, into)
+                self._gather(rows, into)
             if into is not None or failed is not None:
                 self._let_go(rows)
         except BaseException:
@@ -242,10 +231,10 @@ class PoolEngine(ParallelEngine[Description]):
         """Rows that were taken from the engine's own block are idle again: it may be written to."""
         self._let_go(rows)
 
-    def ready_at(self, rows: Iterable[int]) -> list[float]:
-        """When each of some rows that are ready was seen to be, on ``time.perf_counter``'s clock."""
-        now = perf_counter()
-        return [self._ready.get(row, now) for row in rows]
+    def done_at(self, rows: Iterable[int]) -> list[float]:
+        """When each of some rows that are ready came to the end of its work, on ``time.perf_counter``'s clock."""
+        done_at = self.block.done_at
+        return [done_at[row] for row in rows]
 
     def _report_of(self, row: int) -> Report:
         """What a row that is ready left beside the block; its errors, infos and outputs are under the number 0."""
@@ -272,17 +261,15 @@ class PoolEngine(ParallelEngine[Description]):
         return own
 
     def _note_ready(self, row: int) -> None:
-        self._ready[row] = perf_counter()  # before it is forgotten: an interrupt may come between the two
+        self._rows.note_ready(row)  # before it is forgotten: an interrupt may come between the two
         self._ends.forget(row)
 
     def _let_go(self, rows: Iterable[int]) -> None:
         """These rows are idle again."""
-        self._lanes.difference_update(rows)
-        self._batch.difference_update(rows)
-        for row in rows:
-            self._ready.pop(row, None)
+        rows = [*rows]
+        for row in rows if self._read else ():
             self._read.pop(row, None)
-            self._claims.pop(row, None)  # last: another thread may take the row from here on
+        self._rows.let_go(rows)
 
     # ---------------------------------------------------------------- what was interrupted
 
@@ -290,18 +277,19 @@ class PoolEngine(ParallelEngine[Description]):
         """Has rows be idle whose work, if any is under way, the caller is not to see: they are to be reset."""
         rows = [*rows]
         for row in rows:
-            self._interrupted.add(row)
             self._ends.forget(row)
             self.block.state[row] = RowState.FAILED
-        self._let_go(rows)
+            self._read.pop(row, None)
+        self._rows.abandon(rows)
 
     def _settle(self, rows: Iterable[int]) -> None:
-        left = self._interrupted.intersection(rows)
+        interrupted = self._rows.interrupted
+        left = interrupted.intersection(rows) if interrupted else None
         if left:
             self._crew.settle(left)
             for row in left:
                 self.block.state[row] = RowState.FAILED  # the worker wrote it meanwhile
-            self._interrupted -= left
+            interrupted -= left
         if self.unsettled:
             self.settle()
 
@@ -309,27 +297,15 @@ class PoolEngine(ParallelEngine[Description]):
 
     def send(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> None:
         """See :meth:`ParallelEngine.send`; refused while a row is busy."""
-        with self._idle("send"):
+        with self._rows.all_idle("send"):
+            self._settle(range(self.num_envs))
             super().send(ops, inputs, reset_kwargs)
 
     def send_calls(self, verb: str, arguments: Mapping[int, tuple[Any, ...]]) -> None:
         """See :meth:`ParallelEngine.send_calls`; refused while a row is busy."""
-        with self._idle(verb):
-            super().send_calls(verb, arguments)
-
-    @contextmanager
-    def _idle(self, what: str) -> Iterator[None]:
-        """A context in which no row can be given work; refused while one has any."""
-        self._call_of_all = True  # before the look: a thread that gives work claims its row before it looks at this
-        try:
-            if self._claims:
-                raise RuntimeError(
-                    f"{what}: refused while envs {sorted(self._claims)} have work under way, or unread results"
-                )
+        with self._rows.all_idle(verb):
             self._settle(range(self.num_envs))
-            yield
-        finally:
-            self._call_of_all = False
+            super().send_calls(verb, arguments)
 
 
 class ThreadPoolEngine(PoolEngine[Description]):
@@ -390,16 +366,3 @@ def _renumbered(reports: Sequence[Report], first: int) -> Report:
             if 0 in theirs:
                 ours[index] = theirs[0]
     return report
-
-
-def _gather(block: Block, rows: Sequence[int], into: Block) -> None:
-    """Copies what rows gave to the first rows of another block."""
-    index = np.asarray(rows, np.intp)
-    for section in ("next", "root"):
-        targets = getattr(into, section)
-        for key, array in getattr(block, section).items():
-            if key in targets:
-                np.take(array, index, 0, targets[key][: len(index)], "clip")  # not "raise": that would copy twice
-    for number, row in enumerate(rows):
-        into.state[number] = block.state[row]
-        into.source[number] = block.source[row]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gymbridge.engine.copies import copied
 from gymbridge.engine.env_threads import EnvThreads
 from gymbridge.engine.layout import ALIGNMENT
 from gymbridge.engine.mailbox import Mailbox, packed_for_worker
@@ -286,8 +287,8 @@ class ThreadWorkers:
 
     def packed_round(self, mail: RoundMail, what: str) -> RoundMail:
         """See :class:`WorkerKind`."""
-        copied: RoundMail = _copied(mail)
-        return copied
+        own: RoundMail = copied(mail)
+        return own
 
     def memory(self, nbytes: int) -> _PrivateBytes:
         """See :class:`WorkerKind`."""
@@ -364,17 +365,3 @@ class _PrivateBytes:
 
     def close(self) -> None:
         self.array = np.empty(0, np.uint8)
-
-
-def _copied(value: Any) -> Any:
-    """A copy of dicts, lists, tuples and arrays, however nested; the very object of anything else."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if type(value) is dict:
-        return {key: _copied(part) for key, part in value.items()}
-    if type(value) is list:
-        return [_copied(part) for part in value]
-    if isinstance(value, tuple):
-        parts: Iterable[Any] = map(_copied, value)
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -229,6 +230,7 @@ class _Service:
             report = self._all_failed(ops, error)
         else:
             report = self._host.run(ops, inputs, reset_kwargs)
+        self._block.done_at[0] = perf_counter()
         in_block = Answer.DONE_WITH_INFOS if report is IN_BLOCK else Answer.DONE
         if (report is NOTHING or report is IN_BLOCK) and not self._objects:
             return in_block

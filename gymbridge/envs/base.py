@@ -222,16 +222,32 @@ class EnvBase(EnvSpecs, ABC):
         self, tensordict: TensorDictBase | None, mask: torch.Tensor | None, kwargs: dict[str, Any]
     ) -> TensorDictBase:
         """Observation and flags after a reset of the envs that the mask picks."""
+        self._require_partial_reset(mask)
+        if mask is not None and not mask.any():
+            return self._shown(tensordict)
+        given = self._given_to_reset(tensordict, mask)
+        return self._first_of(self._reset(given, **kwargs), given, tensordict, mask)
+
+    def _require_partial_reset(self, mask: torch.Tensor | None) -> None:
         if mask is not None and not self.partial_reset:
             raise ValueError(
                 f"_reset: {type(self).__name__} has partial_reset=False and is reset whole only; got the mask {mask}. "
                 f"An env whose _reset honours '_reset' says so with partial_reset = True; without, a rollout ends "
                 f"when any env is done"
             )
-        if mask is not None and not mask.any():
-            return self._shown(tensordict)
-        given = None if tensordict is None else self._with_mask(tensordict.copy(), "_reset", mask)
-        made = self._reset(given, **kwargs)
+
+    def _given_to_reset(self, tensordict: TensorDictBase | None, mask: torch.Tensor | None) -> TensorDictBase | None:
+        """What ``_reset`` is given."""
+        return None if tensordict is None else self._with_mask(tensordict.copy(), "_reset", mask)
+
+    def _first_of(
+        self,
+        made: TensorDictBase,
+        given: TensorDictBase | None,
+        tensordict: TensorDictBase | None,
+        mask: torch.Tensor | None,
+    ) -> TensorDictBase:
+        """Observation and flags after a reset that was ``given`` so and ``made`` this."""
         self._require_new("_reset", made, given)
         first = self._completed("_reset", made, tensordict)
         rewards = [key for key in self.reward_keys if first.get(key, None) is not None]
@@ -248,15 +264,27 @@ class EnvBase(EnvSpecs, ABC):
 
     def _next(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
         """What stands under ``"next"`` after a step of the envs that the mask picks."""
+        self._require_partial_step(mask)
+        if mask is not None and not mask.any():
+            return self._shown(tensordict).update(self._zeros(tensordict))
+        given = self._given_to_step(tensordict, mask)
+        return self._next_of(self._step(given), given, tensordict, mask)
+
+    def _require_partial_step(self, mask: torch.Tensor | None) -> None:
         if mask is not None and not self.partial_step:
             raise ValueError(
                 f"_step: {type(self).__name__} has partial_step=False and is stepped whole only; got the mask {mask}"
             )
-        if mask is not None and not mask.any():
-            return self._shown(tensordict).update(self._zeros(tensordict))
+
+    def _given_to_step(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
+        """What ``_step`` is given."""
         self._spec_plan.require_inputs(tensordict, self._lead(tensordict))
-        given = self._with_mask(self._spec_plan.inputs_of(tensordict), "_step", mask)
-        made = self._step(given)
+        return self._with_mask(self._spec_plan.inputs_of(tensordict), "_step", mask)
+
+    def _next_of(
+        self, made: TensorDictBase, given: TensorDictBase, tensordict: TensorDictBase, mask: torch.Tensor | None
+    ) -> TensorDictBase:
+        """What stands under ``"next"`` after a step that was ``given`` so and ``made`` this."""
         self._require_new("_step", made, given)
         following = self._completed("_step", made, tensordict)
         if mask is None:

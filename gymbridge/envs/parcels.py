@@ -14,7 +14,7 @@ from gymbridge.engine.workers.pickling import can_be_pickled, what_cannot_be_pic
 from gymbridge.envs.tensordicts import non_tensor, tensordict_of
 from gymbridge.errors import UnpicklableError
 
-__all__ = ["Packer", "Parcel"]
+__all__ = ["Handed", "Packer", "Parcel"]
 
 _ALIGNMENT = 16
 _SMALL_BYTES = 4096
@@ -65,12 +65,28 @@ class Parcel(NamedTuple):
         return made if place.device is None else made.to(place.device)
 
 
+class Handed(NamedTuple):
+    """In place of a parcel: what stays in this process.
+
+    Attributes:
+        value: the values; their tensors are copies that nobody else has.
+    """
+
+    value: Any
+
+    def unpacked(self) -> Any:
+        """The values."""
+        return self.value
+
+
 class Packer:
     """Packs tensors, TensorDicts, stacks of these, data that are no tensors, and lists and tuples of all.
 
     Args:
         consolidate: pack all tensors into one piece of memory; if not, each is a piece of its own.
         keeps_devices: tensors are unpacked where they were; if not, on the CPU, as are those that are not strided.
+        in_process: what is packed stays in this process: tensors are copied, and other objects are the very same, of
+            whatever kind.
 
     Example:
         >>> td = TensorDict({"x": torch.arange(3), "arm": TensorDict({"name": "left"})})
@@ -79,11 +95,12 @@ class Packer:
         (tensor([0, 1, 2]), 'left', 4)
     """
 
-    def __init__(self, *, consolidate: bool = True, keeps_devices: bool = False):
+    def __init__(self, *, consolidate: bool = True, keeps_devices: bool = False, in_process: bool = False):
         self._consolidate = consolidate
         self._keeps_devices = keeps_devices
+        self._in_process = in_process
 
-    def packed(self, value: Any) -> Parcel:
+    def packed(self, value: Any) -> Parcel | Handed:
         """The parcel of a value.
 
         Raises:
@@ -91,6 +108,8 @@ class Packer:
                 that is not to stay there.
             UnpicklableError: an object that cannot be pickled; the message names its key.
         """
+        if self._in_process:
+            return Handed(self._copied(value))
         packing = _Packing()
         contents = self._content(value, packing, ()), [tuple(place) for place in packing.places]
         if not packing.objects:
@@ -99,6 +118,27 @@ class Packer:
             return Parcel(cloudpickle.dumps(contents), packing.buffers)
         except Exception as error:
             raise _unpicklable(packing.objects, error) from error
+
+    def _copied(self, value: Any) -> Any:
+        """Copies of tensors, TensorDicts, lists and tuples; the very object of anything else."""
+        kind = type(value)
+        if isinstance(value, torch.Tensor):
+            if self._keeps_devices or value.device == _CPU:
+                return value.detach().clone()
+            if value.is_meta:
+                raise TypeError(f"a tensor {[*value.shape]} on the meta device holds no values to be sent")
+            return value.detach().cpu()
+        if kind is list or kind is tuple:
+            return kind(map(self._copied, value))
+        if kind is TensorDict:
+            entries = {name: self._copied(part) for name, part in value._tensordict.items()}
+            return tensordict_of(entries, value.batch_size, self._own_device(value.device))
+        if kind is LazyStackedTensorDict:
+            return LazyStackedTensorDict(*map(self._copied, value.tensordicts), stack_dim=value.stack_dim)
+        return value
+
+    def _own_device(self, device: torch.device | None) -> torch.device | None:
+        return device if device is None or self._keeps_devices else _CPU
 
     def _content(self, value: Any, packing: _Packing, path: tuple[str, ...]) -> Any:
         kind = type(value)

@@ -14,7 +14,7 @@ from gymbridge.envs.env_specs import EnvSpecs
 from gymbridge.envs.spec_keys import leaf_keys
 from gymbridge.specs import Composite, TensorSpec
 
-__all__ = ["NO_PLACES", "EnvPlaces", "PlacedLeaf", "placed_leaves", "tensors_of"]
+__all__ = ["NO_PLACES", "EnvPlaces", "PlacedLeaf", "placed_leaves", "put_rows", "tensors_of"]
 
 Key = tuple[str, ...]
 
@@ -105,3 +105,24 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 def tensors_of(arrays: Mapping[Key, npt.NDArray[Any]], placed: Iterable[PlacedLeaf]) -> dict[Key, torch.Tensor]:
     """Key -> the tensor ``[N, …]`` of a leaf in a section of a block, over the block's own memory."""
     return {one.key: torch.from_numpy(arrays[one.leaf.key]).view(one.dtype) for one in placed}
+
+
+def put_rows(column: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
+    """Writes some rows of a column, of whichever dtype.
+
+    Args:
+        column: ``[N, …]``, changed in place.
+        rows: their numbers, int64 ``[n]``.
+        values: ``[n, …]``.
+
+    Example:
+        >>> column = torch.zeros(3, dtype=torch.uint16)
+        >>> put_rows(column, torch.tensor([2, 0]), torch.tensor([7, 8], dtype=torch.uint16))
+        >>> column
+        tensor([8, 0, 7], dtype=torch.uint16)
+    """
+    try:
+        column.index_copy_(0, rows, values)
+    except NotImplementedError:  # torch has it for some dtypes only
+        for row, value in zip(rows.tolist(), values, strict=True):
+            column[row].copy_(value)

@@ -16,7 +16,7 @@ from gymbridge.engine.failures import raise_env_error
 from gymbridge.envs.pool_faces import PoolFace, RowFailed, Work
 from gymbridge.envs.pool_stats import ExchangeStats
 from gymbridge.envs.sent_rows import taken_over, together
-from gymbridge.envs.tensordicts import put_entry
+from gymbridge.envs.tensordicts import entry, put
 from gymbridge.errors import CallTimeoutError
 
 __all__ = ["PoolCalls", "Wanted"]
@@ -178,7 +178,7 @@ class PoolCalls:
         if tensordict is None:
             return None
         for name in ("_reset", "_step"):
-            if tensordict.get(name, None) is not None:
+            if entry(tensordict, name) is not None:
                 raise ValueError(
                     f"async_{_NAMES[op]}_send: got a mask at {name!r}, expected none: env_index picks the envs"
                 )
@@ -197,8 +197,8 @@ class PoolCalls:
         """
         begun = perf_counter()
         self._require_under_way(op, wanted)
-        waits = self._waits(op, wanted)
         wait = self._engine.wait
+        waits = self._waits(op, wanted)
         try:
             following = next(waits)
             while True:
@@ -243,15 +243,19 @@ class PoolCalls:
 
     def _results(self, op: Op, rows: Sequence[int], wanted: Wanted, begun: float) -> Any:
         works = self._works[op]
-        ready_at = self._engine.ready_at(rows)
+        done_at = self._engine.done_at(rows)
         sent = together([works[row][1:] for row in rows], dense=self._dense)
-        made = self._made(rows, works, lambda: self._face.results(rows, op, sent))
-        self._stats.received(begun, ready_at, rows, wanted.max_get)
         index = torch.tensor(rows)
         if self._row_batch_size:
             size = (len(rows), *self._row_batch_size)
             index = index.reshape(-1, *[1] * len(self._row_batch_size)).expand(size).contiguous()
-        return _with_index(made, index)
+        if sent is not None:
+            _put_index(sent, index)
+        made = self._made(rows, works, lambda: self._face.results(rows, op, sent))
+        if sent is None:
+            _put_index(made, index)
+        self._stats.received(begun, done_at, rows, wanted.max_get)
+        return made
 
     def receive_lane(self, op: Op, row: int, deadline: float | None) -> Any:
         """What a lane gave; see :meth:`receive`."""
@@ -286,8 +290,13 @@ class PoolCalls:
 
     def _lane_results(self, op: Op, row: int) -> Any:
         sent = self._lanes[row].tensordict
+        index = torch.full(self._row_batch_size, row)
+        if sent is not None:
+            _put_index(sent, index)
         made = self._made([row], self._lanes, lambda: self._face.lane_results(row, op, sent))
-        return _with_index(made, torch.full(self._row_batch_size, row))
+        if sent is None:
+            _put_index(made, index)
+        return made
 
     def _made(self, rows: Sequence[int], works: dict[int, Work], make: Callable[[], Any]) -> Any:
         """What is made of rows that are complete, which are idle then; where one raised, that one alone is."""
@@ -321,11 +330,10 @@ class PoolCalls:
             self._claims.pop(row, None)
 
 
-def _with_index(made: Any, index: torch.Tensor) -> Any:
-    for part in made if isinstance(made, tuple) else (made,):
-        if isinstance(part, LazyStackedTensorDict):
-            for row, number in zip(part.tensordicts, index, strict=True):
-                put_entry(row, "env_index", number.clone())
-        else:
-            put_entry(part, "env_index", index if part is made else index.clone())
-    return made
+def _put_index(tensordict: TensorDictBase, index: torch.Tensor) -> None:
+    """Sets ``"env_index"`` where it is carried from there to the next root."""
+    if isinstance(tensordict, LazyStackedTensorDict):
+        for row, number in zip(tensordict.tensordicts, index, strict=True):
+            _put_index(row, number.clone())
+    else:
+        put(tensordict, ("env_index",), index if tensordict.device is None else index.to(tensordict.device))

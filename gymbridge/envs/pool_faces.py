@@ -27,6 +27,8 @@ from gymbridge.envs.tensordicts import row_of
 
 __all__ = ["GymPoolFace", "PoolFace", "RowFailed", "SubmittingEngine", "TensorDictPoolFace", "Work", "pool_face"]
 
+_RUNNING = int(RowState.RUNNING)
+
 Face = TypeVar("Face", bound=EngineFace)
 
 
@@ -69,7 +71,7 @@ class SubmittingEngine(Protocol):
     def abandon(self, rows: Iterable[int]) -> None:
         """Has rows be idle whose work, if any is under way, nobody is to see; they are to be reset."""
 
-    def ready_at(self, rows: Iterable[int]) -> Sequence[float]:
+    def done_at(self, rows: Iterable[int]) -> Sequence[float]:
         """When each row came to the end of its work, on ``time.perf_counter``'s clock."""
 
 
@@ -145,11 +147,13 @@ class PoolFace(ABC, Generic[Face]):
     def require_steppable(self, rows: Sequence[int]) -> None:
         """Refuses to step rows of which one has to be reset before."""
         states = self._engine.block.state
-        if any(states[row] != RowState.RUNNING for row in rows):
-            ops = bytearray(self._num_rows)
-            for row in rows:
-                ops[row] = Op.STEP
-            self._whole._require_steppable(bytes(ops), bytes(states))
+        for row in rows:
+            if states[row] != _RUNNING:
+                ops = bytearray(self._num_rows)
+                for each in rows:
+                    ops[each] = Op.STEP
+                self._whole._require_steppable(bytes(ops), bytes(states))
+                return
 
     @abstractmethod
     def submit(
@@ -200,7 +204,7 @@ class PoolFace(ABC, Generic[Face]):
 
     def _num_untouched(self, ready: Iterable[int], works: Mapping[int, Work]) -> int:
         """How many rows stay ready."""
-        return sum(1 for _ in ready)
+        return len([*ready])
 
     def _num_to_wait_for(self, missing: int) -> int:
         """How many of those that are missing to wait for at once."""

@@ -36,12 +36,12 @@ class ExchangeStats:
                     self._action_seconds += now - handed_out
                     self._actions += 1
 
-    def received(self, begun: float, ready_at: Sequence[float], rows: Sequence[int], capacity: int | None) -> None:
+    def received(self, begun: float, done_at: Sequence[float], rows: Sequence[int], capacity: int | None) -> None:
         """Rows are handed out together.
 
         Args:
             begun: when the receive was called.
-            ready_at: when each row was done with its work.
+            done_at: when each row came to the end of its work.
             rows: the rows.
             capacity: how many rows it would have taken; None for all.
         """
@@ -54,7 +54,7 @@ class ExchangeStats:
         capacity = self._num_envs if capacity is None else min(capacity, self._num_envs)
         self._capacity += capacity
         self._partial += len(rows) < capacity
-        self._ready_seconds += now * len(rows) - sum(ready_at)
+        self._ready_seconds += now * len(rows) - sum(done_at)
         for row in rows:
             self._handed_out[row] = now
 

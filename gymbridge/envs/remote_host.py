@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -12,17 +12,19 @@ from tensordict import TensorDict, TensorDictBase
 
 from gymbridge.engine.any_env import EnvBase as AnyEnvBase
 from gymbridge.engine.block import Block
-from gymbridge.engine.codes import Op, RowState
+from gymbridge.engine.codes import Op, RowState, Source
+from gymbridge.engine.copies import copied
 from gymbridge.engine.host import NOTHING, Report
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.env_specs import EnvSpecs, first_alike
 from gymbridge.envs.gym_env import GymEnv
 from gymbridge.envs.output_rows import OutputRows, RowLayout
-from gymbridge.envs.parcels import Packer, Parcel
-from gymbridge.envs.placed_leaves import NO_PLACES, EnvPlaces, tensors_of
-from gymbridge.envs.remote_inputs import GivenColumns, GivenRows, RemoteInputs, Sent, inputs_of_rows
+from gymbridge.envs.parcels import Handed, Packer, Parcel
+from gymbridge.envs.placed_leaves import NO_PLACES, EnvPlaces, put_rows, tensors_of
+from gymbridge.envs.remote_inputs import GivenColumns, GivenRows, RemoteInputs, RoundInputs, Sent, inputs_of_rows
 from gymbridge.envs.spec_keys import leaf_keys
+from gymbridge.envs.tensordict_calls import TensorDictCall
 from gymbridge.envs.tensordict_host import (
     HonouredMasks,
     RowInputs,
@@ -31,6 +33,7 @@ from gymbridge.envs.tensordict_host import (
     TensorDictHostOptions,
 )
 from gymbridge.envs.tensordicts import Assembler
+from gymbridge.errors import EnvOutputError
 
 __all__ = ["RemoteEnvDescription", "RemoteTensorDictHost", "RemoteTensorDictOptions", "SentOutputs"]
 
@@ -46,12 +49,19 @@ class RemoteTensorDictOptions:
         stacks: outputs of envs that are alike are stacked at once.
         keeps_devices: what the envs give is handed out where it was; if not, on the CPU.
         consolidate: what goes beside the block is packed into one piece of memory.
+        in_process: the workers are in this process: tensors are copied, and nothing is packed or pickled.
     """
 
     buffers: bool = True
     stacks: bool = True
     keeps_devices: bool = False
     consolidate: bool = True
+    in_process: bool = False
+
+    @property
+    def packer(self) -> Packer:
+        """Packs what goes beside the block."""
+        return Packer(consolidate=self.consolidate, keeps_devices=self.keeps_devices, in_process=self.in_process)
 
     @property
     def kinds(self) -> tuple[type, ...]:
@@ -88,7 +98,7 @@ class RemoteTensorDictOptions:
     def inputs(self, descriptions: Sequence[RemoteEnvDescription], block: Block) -> RemoteInputs:
         """How what the rows are given reaches the hosts."""
         places = [description.places for description in descriptions]
-        return RemoteInputs(places, block, Packer(consolidate=self.consolidate, keeps_devices=self.keeps_devices))
+        return RemoteInputs(places, block, self.packer)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,7 +147,7 @@ class SentOutputs(NamedTuple):
     """
 
     keys: tuple[Key, ...]
-    values: Parcel
+    values: Parcel | Handed
     num_rows: int
 
 
@@ -156,7 +166,7 @@ class RemoteTensorDictHost(TensorDictHost):
     def __init__(self, envs: Sequence[Any], options: RemoteTensorDictOptions, block: Block):
         super().__init__(envs, TensorDictHostOptions(gradients=False, stacks=options.stacks), block)
         self._keeps_devices = options.keeps_devices
-        self._packer = Packer(consolidate=options.consolidate, keeps_devices=options.keeps_devices)
+        self._packer = options.packer
         alike = first_alike(envs)
         distinct = {id(env): options.places(env) for env in alike}
         places = [distinct[id(env)] for env in alike]
@@ -168,6 +178,8 @@ class RemoteTensorDictHost(TensorDictHost):
         }
         self._step_outputs = [outputs[id(env)][0] for env in alike]
         self._reset_outputs = [outputs[id(env)][1] for env in alike]
+        # envs whose rounds are their own are asked for these by whoever calls them
+        self._is_whole = [type(env)._next is not EnvBase._next for env in self.envs]
         self._assemblers: dict[tuple[Key, ...], Assembler] = {}
         self._engine_batches = [row for row, env in enumerate(self.envs) if _is_engine_batch(env)]
 
@@ -187,10 +199,14 @@ class RemoteTensorDictHost(TensorDictHost):
             told.errors = report.errors
             told.steps = self._handed_over(report.steps, self._step_outputs, told)
             told.resets = self._handed_over(report.resets, self._reset_outputs, told)
-        for row in self._engine_batches:
-            if ops[row] and self._state[row] in (RowState.RUNNING, RowState.ENDED):
-                self._state[row] = RowState.RUNNING if _are_running(self.envs[row]) else RowState.ENDED
+        self._look_at_batches(row for row in self._engine_batches if ops[row])
         return told if told.errors or told.steps or told.resets else NOTHING
+
+    def _look_at_batches(self, rows: Iterable[int]) -> None:
+        """Has the states of rows that are batches of ours say whether each of their envs may be stepped."""
+        for row in rows:
+            if self._state[row] in (RowState.RUNNING, RowState.ENDED):
+                self._state[row] = RowState.RUNNING if _are_running(self.envs[row]) else RowState.ENDED
 
     def _require_ready(self, ops: bytes, inputs: RowInputs) -> None:
         """The caller has looked; what only the envs know, each row's env says for itself."""
@@ -226,6 +242,10 @@ class RemoteTensorDictHost(TensorDictHost):
             keys, columns = (*keys, *sent.keys), [*columns, *sent.values]
         if not keys:
             return [self._nothing(row) for row in range(len(self.envs))]
+        return self._assembled(keys, columns)
+
+    def _assembled(self, keys: tuple[Key, ...], columns: list[Any]) -> list[TensorDictBase | None]:
+        """TensorDicts over the rows of columns, on the device of the envs, which are alike."""
         assemble = self._assemblers.get(keys)
         if assemble is None:
             env = self.envs[0]
@@ -251,16 +271,127 @@ class RemoteTensorDictHost(TensorDictHost):
     def _nothing(self, row: int) -> TensorDictBase:
         return TensorDict({}, self.envs[row].batch_size, device=self.envs[row].device)
 
+    # ---------------------------------------------------------------- envs that are called by others
+
+    def prepare_thread(self) -> None:
+        """See :class:`~gymbridge.engine.env_calls.CallingHost`; no gradients in it."""
+        torch.set_grad_enabled(False)
+
+    def calls(
+        self,
+        rows: Sequence[int],
+        ops: bytes,
+        inputs: RoundInputs | None,
+        reset_kwargs: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[TensorDictCall]:
+        """See :class:`~gymbridge.engine.env_calls.CallingHost`; an env that ends in a step waits for its reset."""
+        if Op.STEP_MAYBE_RESET in ops:
+            raise ValueError("STEP_MAYBE_RESET: only the caller knows what the reset of a TensorDict env is given")
+        with torch.no_grad():
+            given, masks = self._given_in_process(rows, ops, None if inputs is None else inputs.given)
+        made = []
+        envs, is_plain, is_whole = self.envs, self._plain, self._is_whole
+        for index, (row, op) in enumerate(zip(rows, ops, strict=True)):
+            if op == Op.RESET:
+                kwargs: Mapping[str, Any] = copied(dict(reset_kwargs[index])) if reset_kwargs else {}
+                own = given[index]
+            elif op:
+                kwargs = {}
+                own = self._nothing(row) if given[index] is None else given[index]
+            else:
+                continue
+            mask = None if masks is None else masks[index]
+            made.append(TensorDictCall(row, op, envs[row], own, mask, kwargs, is_plain[row], is_whole[row]))
+        return made
+
+    def _given_in_process(
+        self, rows: Sequence[int], ops: bytes, sent: Sent | None
+    ) -> tuple[Sequence[TensorDictBase | None], Sequence[torch.Tensor | None] | None]:
+        """What reaches each row's env, as copies, and the masks of the rows' own batches."""
+        if sent is None:
+            return [None] * len(rows), None
+        if isinstance(sent, GivenRows):
+            packed = self._packer.packed([[*sent.rows], sent.masks and [*sent.masks]])
+            given, masks = packed.unpacked()
+            return [self._for_env(row, own) for row, own in zip(rows, given, strict=True)], masks
+        columns = self._packer.packed([*sent.values]).unpacked()
+        if not columns:
+            return [None] * len(rows), None
+        return self._assembled(tuple(sent.keys), columns), None
+
+    def finish(self, calls: Sequence[TensorDictCall], *, by_row: bool = False) -> Report:
+        """See :class:`~gymbridge.engine.env_calls.CallingHost`."""
+        rows = [call.row for call in calls]
+        told = Report()
+        with torch.no_grad():
+            are_in_order = not by_row or rows == [*range(len(rows))]  # as a stack's are
+            steps = self._stacked_steps(rows, calls) if are_in_order else None
+            if steps is not None:
+                told.steps = self._handed_over(steps, self._step_outputs, told, rows)
+                for index in steps.ended():
+                    self._state[rows[index]] = RowState.ENDED
+                return told if told.errors or told.steps else NOTHING
+            steps, resets = OutputRows(), OutputRows()
+            for row, call in zip(rows, calls, strict=True):
+                try:
+                    if call.op == Op.RESET:
+                        resets[row] = self._first_taken(row, call.round())
+                    else:
+                        steps[row] = self._taken(row, call.stepped() if self._plain[row] else call.round())
+                except Exception as error:
+                    self._fail(row, error, told)
+            for row in steps.ended():
+                self._state[row] = RowState.ENDED
+            sent_steps = self._handed_over(steps, self._step_outputs, told)
+            sent_resets = self._handed_over(resets, self._reset_outputs, told)
+        if self._engine_batches:
+            self._look_at_batches(row for row in rows if row in self._engine_batches)
+        index_of = {row: row if by_row else index for index, row in enumerate(rows)}
+        told.errors = {index_of[row]: error for row, error in told.errors.items()}
+        told.steps = {index_of[row]: own for row, own in sent_steps.items()}
+        told.resets = {index_of[row]: own for row, own in sent_resets.items()}
+        return told if told.errors or told.steps or told.resets else NOTHING
+
+    def _stacked_steps(self, rows: Sequence[int], calls: Sequence[TensorDictCall]) -> OutputRows | None:
+        """What steps of envs that are alike gave, looked at together; None where each has to be by itself."""
+        if not self._stacks or any(call.op != Op.STEP or call.error is not None for call in calls):
+            return None
+        try:
+            stacked = self._read_step[0].stacked([call.stepped() for call in calls])
+        except EnvOutputError:
+            return None
+        if stacked is not None and not all(map(self._may_be_placed, stacked.columns)):
+            return None
+        if stacked is not None:
+            for row in rows:
+                self._state[row] = RowState.RUNNING
+                self._source[row] = Source.NEXT
+        return stacked
+
     # ---------------------------------------------------------------- what they gave
 
-    def _handed_over(self, rows: OutputRows, places: Sequence[_PlacedOutputs], told: Report) -> dict[int, SentOutputs]:
-        """Writes what has a place; what has none, by row. A row of which something cannot be sent has failed."""
+    def _handed_over(
+        self,
+        rows: OutputRows,
+        places: Sequence[_PlacedOutputs],
+        told: Report,
+        numbers: Sequence[int] | None = None,
+    ) -> dict[int, SentOutputs]:
+        """Writes what has a place; what has none, by row. A row of which something cannot be sent has failed.
+
+        Args:
+            numbers: the rows of the block that stacked rows are; all unless given.
+        """
         if rows.layout is not None and all(map(self._may_be_placed, rows.columns)):
             placed, rest, keys = places[0].parts(rows.layout)
             beside = [rows.columns[at] for at in rest]
             sent = {0: SentOutputs(keys, self._packer.packed(beside), len(rows))} if keys else {}
+            index = None if numbers is None else torch.tensor(numbers)
             for at, column in placed:
-                column.copy_(rows.columns[at])
+                if index is None:
+                    column.copy_(rows.columns[at])
+                else:
+                    put_rows(column, index, rows.columns[at])
             return sent
         sent = {}
         for row, output in rows.items():

@@ -12,8 +12,8 @@ import torch
 from tensordict import TensorDictBase
 
 from gymbridge.engine.block import Block
-from gymbridge.envs.parcels import Packer, Parcel
-from gymbridge.envs.placed_leaves import EnvPlaces, tensors_of
+from gymbridge.envs.parcels import Handed, Packer, Parcel
+from gymbridge.envs.placed_leaves import EnvPlaces, put_rows, tensors_of
 
 __all__ = ["GivenColumns", "GivenRows", "PackedInputs", "RemoteInputs", "RoundInputs", "Sent", "inputs_of_rows"]
 
@@ -68,7 +68,7 @@ class PackedInputs(NamedTuple):
     """What has no place in the block, packed for one worker."""
 
     kind: Callable[..., Sent]
-    parcel: Parcel
+    parcel: Parcel | Handed
 
     def unpacked(self) -> Sent:
         """In the worker: what its rows are given."""
@@ -130,15 +130,16 @@ class RemoteInputs:
 
     def _write_columns(self, rows: Sequence[int] | None, given: GivenColumns) -> GivenColumns | None:
         placed = self._placed[0]
+        index = None if rows is None else torch.tensor(rows)
         rest = []
         for key, value in zip(*given, strict=True):
             place = placed.get(key)
             if place is None:
                 rest.append((key, value))
-            elif rows is None:
+            elif index is None:
                 place.copy_(value.detach())
             else:
-                place[rows] = value.detach().to(place.device)
+                put_rows(place, index, value.detach().to(place.device))
         return GivenColumns(tuple(key for key, _ in rest), [value for _, value in rest]) if rest else None
 
     def _write_row(self, number: int, row: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase | None:

@@ -8,11 +8,24 @@ from typing import Any
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
-from gymbridge.envs.tensordicts import cloned, densified, entries, leaf_paths, nothing_like, row_of, tensordict_of
+from gymbridge.envs.tensordicts import (
+    cloned,
+    densified,
+    entries,
+    entry,
+    leaf_paths,
+    nothing_like,
+    put,
+    row_of,
+    tensordict_of,
+)
 
 __all__ = ["taken_over", "together"]
 
 Key = tuple[str, ...]
+
+_Tensor = torch.Tensor
+_TENSORS = {torch.Tensor}
 
 
 def taken_over(tensordict: TensorDictBase, inputs: Collection[Key], left_out: Collection[str]) -> TensorDictBase:
@@ -38,13 +51,13 @@ def taken_over(tensordict: TensorDictBase, inputs: Collection[Key], left_out: Co
         for name in left_out:
             root.pop(name, None)
         for name, value in root.items():
-            if isinstance(value, TensorDictBase):
+            if type(value) is not _Tensor and isinstance(value, TensorDictBase):
                 root[name] = value.copy()
         own = tensordict_of(root, tensordict.batch_size, tensordict.device)
     for key in inputs:
-        value = own.get(key, None)
-        if isinstance(value, torch.Tensor):
-            own.set(key, value.clone())
+        value = entry(own, key[0]) if len(key) == 1 else own.get(key, None)
+        if type(value) is _Tensor or isinstance(value, torch.Tensor):
+            put(own, key, value.clone())
     return own
 
 
@@ -63,12 +76,10 @@ def together(parts: Sequence[tuple[TensorDictBase | None, int]], *, dense: bool)
         tensor([2, 0])
     """
     first, _ = parts[0]
-    if all(tensordict is first for tensordict, _ in parts):
-        if first is None:
-            return None
-        is_whole = len(parts) == first.batch_size[0] and all(at == row for row, (_, at) in enumerate(parts))
-        if is_whole and dense is not isinstance(first, LazyStackedTensorDict):
-            return first
+    if _are_one(first, parts) and (first is None or dense is (type(first) is TensorDict)):
+        return first
+    if first is None and not any(tensordict is not None for tensordict, _ in parts):
+        return None
     columns = _columns(parts) if dense else None
     if columns is not None:
         assert first is not None
@@ -78,13 +89,20 @@ def together(parts: Sequence[tuple[TensorDictBase | None, int]], *, dense: bool)
     return densified(stacked) if dense else stacked
 
 
+def _are_one(whole: TensorDictBase | None, parts: Sequence[tuple[TensorDictBase | None, int]]) -> bool:
+    """Whether the parts are all rows of a TensorDict, in its order."""
+    if whole is not None and whole.batch_size[0] != len(parts):
+        return False
+    return all(tensordict is whole and at == position for position, (tensordict, at) in enumerate(parts))
+
+
 def _columns(parts: Sequence[tuple[TensorDictBase | None, int]]) -> dict[str, Any] | None:
     """Root entry by root entry, where all of them are tensors and the rows have the same; else None."""
     first, position = parts[0]
     if type(first) is not TensorDict:
         return None
     plain = first._tensordict
-    if any(type(value) is not torch.Tensor for value in plain.values()):
+    if not {*map(type, plain.values())} <= _TENSORS:
         return None
     if len(parts) == 1:
         return {name: value[position : position + 1].clone() for name, value in plain.items()}
@@ -98,7 +116,7 @@ def _columns(parts: Sequence[tuple[TensorDictBase | None, int]]) -> dict[str, An
         if type(tensordict) is not TensorDict or tensordict.device != first.device:
             return None
         others = tensordict._tensordict
-        if others.keys() != plain.keys() or any(type(value) is not torch.Tensor for value in others.values()):
+        if others.keys() != plain.keys() or not {*map(type, others.values())} <= _TENSORS:
             return None
         if any((value.shape[1:], value.dtype, value.device) != shared[name] for name, value in others.items()):
             return None

@@ -251,8 +251,11 @@ class TensorDictHost(FollowsPaths):
     def _reset(
         self, row: int, given: TensorDictBase | None, mask: torch.Tensor | None, kwargs: Mapping[str, Any]
     ) -> OutputRow:
+        return self._first_taken(row, self.envs[row]._first(given, mask, dict(kwargs)))
+
+    def _first_taken(self, row: int, made: object) -> OutputRow:
+        """What a reset gave, if it is as the specs say."""
         env = self.envs[row]
-        made = env._first(given, mask, dict(kwargs))
         out = self._read("_reset", self._read_reset[row], env, made, is_complete=True)
         self._source[row] = Source.ROOT
         self._state[row] = RowState.RUNNING

@@ -31,6 +31,7 @@ __all__ = [
     "non_tensor",
     "nothing_like",
     "picked_rows",
+    "put",
     "put_entry",
     "row_of",
     "tensordict_of",
@@ -116,6 +117,14 @@ def put_entry(tensordict: TensorDictBase, key: str, value: TensorDictBase | torc
     fits = type(tensordict) is TensorDict and not tensordict.is_locked and tensordict.device in (None, value.device)
     if fits:
         tensordict._set_str(key, value, validated=True, inplace=False, non_blocking=False)
+    else:
+        tensordict.set(key, value)
+
+
+def put(tensordict: TensorDictBase, key: Key, value: torch.Tensor) -> None:
+    """Sets a leaf of a TensorDict of our own to a tensor that is known to fit."""
+    if len(key) == 1 and type(tensordict) is TensorDict:
+        tensordict._tensordict[key[0]] = value
     else:
         tensordict.set(key, value)
 

@@ -11,7 +11,7 @@ from time import perf_counter
 from gymbridge.engine.workers.thread_wake import ThreadEnd, WorkerThreadEnd
 from gymbridge.errors import WorkerStartError
 
-__all__ = ["WorkerThread"]
+__all__ = ["WorkerThread", "exit_code_of"]
 
 _SECONDS_AT_EXIT = 1.0
 """That idle threads have at this process's exit to end: later they would be stopped wherever they are."""
@@ -63,8 +63,7 @@ class WorkerThread:
         """Waits until it has ended: with which code a process would, whose main thread ended so; None if it runs."""
         if not self.join(timeout):
             return None
-        code = self.error.code if isinstance(self.error, SystemExit) else None if self.error is None else 1
-        return 0 if code is None else code & 0xFF if isinstance(code, int) else 1
+        return exit_code_of(self.error)
 
     def join(self, timeout: float | None = None) -> bool:
         """Waits until it has ended, for ``timeout`` seconds at most; has it?"""
@@ -81,6 +80,17 @@ class WorkerThread:
     def __del__(self) -> None:
         if hasattr(self, "wake"):
             self.close()
+
+
+def exit_code_of(error: BaseException | None) -> int:
+    """With which code a process would end that this ends; None for nothing.
+
+    Example:
+        >>> exit_code_of(SystemExit(3)), exit_code_of(KeyboardInterrupt()), exit_code_of(None)
+        (3, 1, 0)
+    """
+    code = error.code if isinstance(error, SystemExit) else None if error is None else 1
+    return 0 if code is None else code & 0xFF if isinstance(code, int) else 1
 
 
 class _Outcome:

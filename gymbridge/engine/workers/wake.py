@@ -235,6 +235,39 @@ class WakeEnd:
             self.close()
 
 
+class _OneAndDeaths:
+    """Waits for one worker's byte, or for the death of any: to be woken by each byte costs a wake-up each.
+
+    Attributes:
+        is_of_use: each worker has a sentinel; else the end-of-file of one that is not waited for would not be heard.
+    """
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self.is_of_use = True
+
+    def add(self, sentinel: int) -> None:
+        """Heeds the death of a worker."""
+        if sentinel >= 0:
+            self._poll.register(sentinel, _READABLE)
+        else:
+            self.is_of_use = False
+
+    def remove(self, sentinel: int) -> None:
+        """Heeds it no more."""
+        if sentinel >= 0:
+            self._poll.unregister(sentinel)
+
+    def wait(self, end: WakeEnd, timeout: float | None) -> None:
+        """Waits until a byte or end-of-file of this one is there, or one has died, or the time is over."""
+        descriptor = end.fileno()
+        self._poll.register(descriptor, _READABLE)
+        try:
+            self._poll.poll(None if timeout is None else timeout * 1e3)
+        finally:
+            self._poll.unregister(descriptor)
+
+
 class WakeGroup:
     """Waits for several workers at once.
 
@@ -260,10 +293,14 @@ class WakeGroup:
         self._ends = list(ends)
         self._poll = select.poll()
         self._index: dict[int, int] = {}
+        self._one = _OneAndDeaths()
+        self._slowest = -1
+        """The one that was waited for last."""
         for index, end in enumerate(self._ends):
             self._register(index, end)
 
     def _register(self, index: int, end: WakeEnd) -> None:
+        self._one.add(end.sentinel)
         for descriptor in (end.fileno(), end.sentinel):
             if descriptor >= 0:
                 self._poll.register(descriptor, _READABLE)
@@ -271,6 +308,7 @@ class WakeGroup:
 
     def remove(self, index: int) -> None:
         """Waits for a worker that died no more; call it before its end is closed."""
+        self._one.remove(self._ends[index].sentinel)
         for descriptor in [descriptor for descriptor, of in self._index.items() if of == index]:
             self._poll.unregister(descriptor)
             del self._index[descriptor]
@@ -300,8 +338,11 @@ class WakeGroup:
         self._look(pending, start, timeout)
         dead: set[int] = set()
         while pending and not dead:
-            left = None if timeout is None else max(0.0, (start + timeout - perf_counter()) * 1e3)
-            ready = self._poll.poll(left)
+            left = None if timeout is None else max(0.0, start + timeout - perf_counter())
+            if not first and len(pending) > 1 and self._one.is_of_use:
+                self._one.wait(self._ends[self._slowest if self._slowest in pending else max(pending)], left)
+                left = 0.0
+            ready = self._poll.poll(None if left is None else left * 1e3)
             if not ready:
                 break
             readable = {descriptor for descriptor, _ in ready}
@@ -317,6 +358,7 @@ class WakeGroup:
                 if index not in pending:
                     raise RuntimeError(f"worker {index} sent a byte that nobody waited for")
                 pending.discard(index)
+                self._slowest = index
             if first:
                 break
         return dead
@@ -359,34 +401,60 @@ class ReadyEnds:
     def __init__(self, ends: Sequence[WakeEnd]):
         self._ends = ends
         self._poll = select.poll()
-        self._index: dict[int, int] = {}
+        self._one = _OneAndDeaths()
+        self._watched: set[int] = set()
+        self._gone: set[int] = set()
+        """Those that are known to be dead, watched or not."""
+        self._descriptors = [end.fileno() for end in ends]  # an end that is closed knows its own no more
+        self._index = {descriptor: index for index, descriptor in enumerate(self._descriptors)}
+        self._sentinels = {end.sentinel: index for index, end in enumerate(ends) if end.sentinel >= 0}
+        for end in ends:
+            self._one.add(end.sentinel)
+        for sentinel in self._sentinels:
+            self._poll.register(sentinel, _READABLE)
 
     def watch(self, index: int) -> None:
         """Has waits look at a worker, until ``forget``."""
-        end = self._ends[index]
-        for descriptor in (end.fileno(), end.sentinel):
-            if descriptor >= 0:
-                self._index[descriptor] = index
-                self._poll.register(descriptor, _READABLE)
+        self._watched.add(index)
+        self._poll.register(self._descriptors[index], _READABLE)
 
     def forget(self, index: int) -> None:
         """Has waits look at a worker no more; also where none does."""
-        end = self._ends[index]
-        for descriptor in (end.fileno(), end.sentinel):
-            if descriptor in self._index:
-                with suppress(KeyError):  # an interrupt has come between the two lines of `watch`
-                    self._poll.unregister(descriptor)
-                del self._index[descriptor]
+        if index in self._watched:
+            with suppress(KeyError):  # an interrupt has come between the two lines of `watch`
+                self._poll.unregister(self._descriptors[index])
+            self._watched.discard(index)  # last: else an interrupt would leave it registered
 
     def wait(self, timeout: float | None = None, least: int = 1) -> set[int]:
-        """The watched workers that are ready once one of them is, or none where none is after ``timeout`` seconds.
+        """The watched workers that are ready once one of them is, or none where none is; at times too early.
 
         Args:
             timeout: seconds; None to wait for ever.
-            least: how many the caller needs; a wait for more than one is the caller's own here.
+            least: how many the caller needs; a wait for less than all that are watched ends when one is ready.
         """
-        ready = self._poll.poll(None if timeout is None else max(0.0, timeout * 1e3))
-        return {self._index[descriptor] for descriptor, _ in ready}
+        watched = self._watched
+        found = self._gone & watched if self._gone else set()
+        left = 0.0 if found or timeout is None else max(0.0, timeout)
+        if found or timeout is not None or least < len(watched) or len(watched) < 2 or not self._one.is_of_use:
+            ready = self._poll.poll(None if timeout is None and not found else left * 1e3)
+        else:
+            self._one.wait(self._ends[max(watched)], None)
+            ready = self._poll.poll(0)
+        for descriptor, _ in ready:
+            index = self._index.get(descriptor)
+            if index is None:
+                index = self._lose(descriptor)
+            if index in watched:
+                found.add(index)
+        return found
+
+    def _lose(self, sentinel: int) -> int:
+        """A worker is dead, or has been buried: its sentinel says so for ever, and is looked at no more."""
+        index = self._sentinels.pop(sentinel)
+        self._gone.add(index)
+        self._poll.unregister(sentinel)
+        self._one.remove(sentinel)
+        return index
 
 
 def wake_pipes() -> tuple[WakeEnd, tuple[int, int]]:

@@ -1,0 +1,235 @@
+"""What a transition of an asynchronous pool costs, beside TorchRL's pool: the same code for both.
+
+    python benchmarks/async_pool.py --json figures.json
+
+- ``dispatch``: envs that cost nothing; a receive waits for one of them (``min_get=1``), and all that it gets are sent
+  their next step. Microseconds a transition.
+- ``synchronous``: the same envs, ``step_and_maybe_reset`` of all. Microseconds a step of all.
+- ``slow-resets``: envs that sleep 1 ms in a step, end after 200 and sleep 200 ms in a reset, dispatched as above.
+  "The envs alone" is what they supply: each in a loop in a thread of its own, which nothing else shares.
+
+Rounds, medians and ratios are those of ``vector_step.py``. Nothing is differentiated, and torch has one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from vector_step import (
+    Candidate,
+    Cell,
+    Close,
+    Run,
+    as_json,
+    circumstances,
+    failures,
+    make,
+    measure,
+    table,
+    tensordict_engine,
+    without_gradients,
+)
+
+CASES = {"dispatch": "null", "synchronous": "null", "slow-resets": "slow"}
+"""Case -> kind of env."""
+
+STEP_SECONDS, RESET_SECONDS, LENGTH = 1e-3, 0.2, 200
+
+
+class SlowResets(gym.Env[Any, Any]):
+    """Sleeps in its steps and longer in its resets; the first episode is shorter, so that envs end one by one."""
+
+    observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, first_length: int):
+        self.left = first_length
+        self.blank = np.zeros(4, np.float32)
+        self.starts = True
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        if not self.starts:
+            time.sleep(RESET_SECONDS)
+            self.left = LENGTH
+        self.starts = False
+        return self.blank.copy(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        time.sleep(STEP_SECONDS)
+        self.left -= 1
+        return self.blank.copy(), 1.0, self.left <= 0, False, {}
+
+
+def make_env(kind: str, index: int, num_envs: int) -> gym.Env[Any, Any]:
+    return make(kind) if kind != "slow" else SlowResets(1 + index * LENGTH // num_envs)
+
+
+def makers(case: str, num_envs: int) -> list[Any]:
+    return [functools.partial(make_env, CASES[case], index, num_envs) for index in range(num_envs)]
+
+
+# --- candidates ---
+
+
+def dispatched(pool: Any) -> tuple[Run, Close]:
+    """Sends each env its next step once it is heard; the same code for gymbridge and TorchRL."""
+    import torch
+
+    torch.set_num_threads(1)
+    td = pool.reset()
+    actions = pool.rand_action(td)["action"].clone()
+    td["action"] = actions
+    td["env_index"] = torch.arange(pool.num_envs)
+    pool.async_step_and_maybe_reset_send(td)
+
+    def run(steps: int) -> None:
+        left = steps
+        while left > 0:
+            _, td = pool.async_step_and_maybe_reset_recv(min_get=1)
+            num_rows = td.shape[0]
+            td["action"] = actions[:num_rows]
+            pool.async_step_and_maybe_reset_send(td)
+            left -= num_rows
+
+    return without_gradients(run), pool.close
+
+
+def used_as(case: str, pool: Any) -> tuple[Run, Close]:
+    if case == "synchronous":
+        import torch
+
+        torch.set_num_threads(1)
+        return tensordict_engine(pool)
+    return dispatched(pool)
+
+
+def torchrl_pool(case: str, num_envs: int, **options: Any) -> tuple[Run, Close]:
+    from torchrl.envs import AsyncEnvPool
+
+    fns = [functools.partial(wrapped, maker) for maker in makers(case, num_envs)]
+    return used_as(case, AsyncEnvPool(fns, **options))
+
+
+def wrapped(maker: Any) -> Any:
+    from torchrl.envs import GymWrapper
+
+    return GymWrapper(maker())
+
+
+def gymbridge_pool(case: str, num_envs: int, **options: Any) -> tuple[Run, Close]:
+    from gymbridge import AsyncEnvPool
+
+    return used_as(case, AsyncEnvPool(makers(case, num_envs), **options))
+
+
+def alone(case: str, num_envs: int) -> tuple[Run, Close]:
+    """Each env in a loop: in turn where they cost nothing, in a thread each where they sleep."""
+    envs = [maker() for maker in makers(case, num_envs)]
+    for env in envs:
+        env.reset()
+
+    def steps_of(env: gym.Env[Any, Any], steps: int) -> None:
+        for _ in range(steps):
+            if env.step(0)[2]:
+                env.reset()
+
+    def run(steps: int) -> None:
+        if case != "slow-resets":
+            for _ in range(steps if case == "synchronous" else max(1, steps // num_envs)):
+                for env in envs:
+                    steps_of(env, 1)
+            return
+        threads = [threading.Thread(target=steps_of, args=(env, max(1, steps // num_envs))) for env in envs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    return run, lambda: None
+
+
+_PROCESSES = "gymbridge-processes"
+_THREADS = "gymbridge-threads"
+
+CANDIDATES = {
+    "alone": Candidate("the envs alone", alone, _PROCESSES),
+    "torchrl-shm": Candidate(
+        "TorchRL, multiprocessing, shm",
+        functools.partial(torchrl_pool, backend="multiprocessing", exchange="shm"),
+        _PROCESSES,
+    ),
+    _PROCESSES: Candidate(
+        "**gymbridge, multiprocessing, shm**", functools.partial(gymbridge_pool, backend="multiprocessing"), _PROCESSES
+    ),
+    "gymbridge-shared": Candidate(
+        "gymbridge, multiprocessing, shm, 4 envs a process",
+        functools.partial(gymbridge_pool, backend="multiprocessing", envs_per_worker=4),
+        _PROCESSES,
+    ),
+    "torchrl-threads": Candidate("TorchRL, threading", functools.partial(torchrl_pool, backend="threading"), _THREADS),
+    _THREADS: Candidate("**gymbridge, threading**", functools.partial(gymbridge_pool, backend="threading"), _THREADS),
+}
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+
+    def words(text: str) -> list[str]:
+        return [word for word in text.split(",") if word]
+
+    parser.add_argument("--cases", type=words, default=",".join(CASES), help=f"some of {', '.join(CASES)}")
+    parser.add_argument("--num-envs", type=int, default=8, help="of envs that cost nothing")
+    parser.add_argument("--slow-envs", type=int, default=32, help="of envs that sleep")
+    parser.add_argument(
+        "--candidates", type=words, default=",".join(CANDIDATES), help=f"some of {', '.join(CANDIDATES)}"
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="for one candidate in one round")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round's figures there")
+    options = parser.parse_args(argv)
+    for name, given, known in (("cases", options.cases, CASES), ("candidates", options.candidates, CANDIDATES)):
+        if unknown := set(given) - set(known):
+            parser.error(f"unknown {name} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if options.rounds < 1 or options.seconds <= 0 or min(options.num_envs, options.slow_envs) < 1:
+        parser.error("--rounds, --seconds, --num-envs and --slow-envs must be positive")
+    return options
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = arguments(argv)
+    warnings.filterwarnings("ignore")
+    names = [name for name in CANDIDATES if name in options.candidates]
+    about = circumstances()
+    print("\n".join(f"- {what}: {value}" for what, value in about.items()), flush=True)
+    columns: dict[str, dict[str, Cell]] = {}
+    for case in options.cases:
+        num_envs = options.slow_envs if case == "slow-resets" else options.num_envs
+        column = f"{case} N={num_envs}"
+        print(f"timing {column} ...", file=sys.stderr, flush=True)
+        columns[column] = measure(names, case, num_envs, options.rounds, options.seconds, CANDIDATES)
+    print("\n" + table(names, columns, CANDIDATES), flush=True)
+    if missing := failures(columns):
+        print("\nNot timed:\n\n" + "\n".join(missing))
+    if options.json:
+        figures = {"about": about, "figures": as_json(columns, CANDIDATES)}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

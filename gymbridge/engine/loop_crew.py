@@ -1,0 +1,505 @@
+"""The envs of an asyncio pool and what runs them: one event loop in a thread, and a thread for each plain env.
+
+::
+
+    caller's threads            the loop's thread                     a plain env's thread
+       |  start(calls) ──inbox──►  a task a call: await env.step()          |
+       |              ──────────────────────────── its queue ──────────►  env.step()
+       |  ◄── arrivals ─────────  call.is_done  ◄─────────────────────────  |
+
+An env is made in the loop's thread, and one with coroutines is called nowhere else. No env is ever in two calls at
+once: who gives it a call has heard of the end of the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any
+
+from gymbridge.engine.arrivals import Arrivals
+from gymbridge.engine.env_calls import CallingHost, EnvCall, VerbCall, is_awaitable, is_coroutine_env
+from gymbridge.engine.failures import mark_error
+from gymbridge.engine.makers import require_env, require_maker
+from gymbridge.engine.workers.loop_thread import LoopThread
+from gymbridge.engine.workers.thread import exit_code_of
+from gymbridge.errors import WorkerDiedError, WorkerStartError
+
+__all__ = ["LoopCrew"]
+
+_SECONDS_TO_CANCEL = 1.0
+"""That tasks which are cancelled may take to end."""
+
+
+class LoopCrew:
+    """Makes envs on an event loop of its own, has them called, and closes them.
+
+    Dropping the last reference ends the loop: calls that are awaited are cancelled, threads end once their env lets
+    them, and all envs are closed.
+
+    Args:
+        makers: one a row.
+        kinds: what they may give.
+        start_timeout: seconds until all envs are made.
+
+    Attributes:
+        dead: row -> what its death is told with.
+        refusal: why it is not to be used any more; empty as long as it is.
+    """
+
+    def __init__(self, makers: Sequence[Callable[[], Any]], kinds: tuple[type, ...], start_timeout: float | None):
+        self.refusal = ""
+        self._service = _Service(len(makers), kinds)
+        self.dead = self._service.dead
+        self._release = weakref.finalize(self, self._service.release)
+        self._release.atexit = False  # the loop's thread sees to that, which waits for what ends then
+        _crews.add(self)
+        try:
+            made = self.on_loop(self._service.make(makers), start_timeout)
+            if made is not None:
+                raise made
+        except concurrent.futures.TimeoutError:
+            self._release()
+            missing = [row for row in range(len(makers)) if row not in self._service.envs]
+            raise WorkerStartError(f"the envs {missing} were not made within the start timeout") from None
+        except BaseException:
+            self._release()
+            self._service.thread.join(_SECONDS_TO_CANCEL)
+            raise
+
+    @property
+    def envs(self) -> list[Any]:
+        """The envs that the makers gave, or those of the host that was taken."""
+        return [self._service.envs[row] for row in range(len(self._service.envs))]
+
+    def take_host(self, host: CallingHost) -> None:
+        """Has the envs of a host called from now on: those that were made, or what is in them."""
+        self._service.take_host(host)
+
+    def is_on_loop(self, row: int) -> bool:
+        """Whether a row's env is called on the loop, and not in a thread."""
+        return self._service.is_on_loop(row)
+
+    def awaited(self, awaitable: Any) -> Any:
+        """What an awaitable gives on the loop; on the loop itself, and of what is no awaitable, the very object."""
+        if self._service.thread.is_current or not is_awaitable(awaitable):
+            return awaitable
+        return self._service.awaited(awaitable)
+
+    def on_loop(self, coroutine: Any, timeout: float | None = None) -> Any:
+        """What a coroutine gives on the loop, which it is waited for.
+
+        Raises:
+            concurrent.futures.TimeoutError: it took longer; it goes on.
+        """
+        return asyncio.run_coroutine_threadsafe(coroutine, self._service.thread.loop).result(timeout)
+
+    def start(self, calls: Iterable[EnvCall]) -> None:
+        """Has calls made, each where its env is called; the arrivals of each are told once it has been."""
+        self._service.start(calls)
+
+    def perform(self, calls: Sequence[EnvCall]) -> None:
+        """Has calls made and waits until all have been."""
+        arrivals = Arrivals()
+        for call in calls:
+            call.arrivals = arrivals
+        self.start(calls)
+        arrivals.wait(len(calls), None)
+
+    def await_ended(self, calls: Iterable[EnvCall]) -> None:
+        """Waits until calls have been made, those of them that an interrupt has let start."""
+        on_loop = [call for call in calls if self.is_on_loop(call.row)]
+        self.perform([VerbCall(call.row, _nothing) for call in calls if not self.is_on_loop(call.row)])  # one by one
+        self.on_loop(self._service.ended(on_loop))
+
+    def beside(self, call: EnvCall) -> None:
+        """Has a call made in a thread of its own, which may wait for the loop."""
+        threading.Thread(target=self._service.make_call, args=(call,), name=_name("call"), daemon=True).start()
+
+    def require_open(self) -> None:
+        """Refuses use after the end, and in a fork of the process that started the loop."""
+        if self.refusal:
+            raise RuntimeError(self.refusal)
+
+    def require_living(self, rows: Iterable[int]) -> None:
+        """Raises the death of the first of these rows that is dead."""
+        for row in rows:
+            if row in self.dead:
+                raise self.dead[row]
+
+    def disown(self) -> None:
+        """In a fork: the loop's thread is not there."""
+        self.refusal = (
+            "the workers belong to the process that started them, of which this one is a fork: start others here"
+        )
+        self._release.detach()
+
+    def close(self, timeout: float | None, terminate: bool) -> list[Exception]:
+        """Closes the envs, once their calls have been made, and ends the loop and the threads.
+
+        Args:
+            timeout: seconds after which calls that are awaited are cancelled and threads are left behind, with a
+                warning; None to wait for ever.
+            terminate: cancel them at once, and do not wait for what follows.
+
+        Returns:
+            The errors of envs that could not be closed.
+        """
+        if self.refusal or not self._release.alive:
+            return []
+        service = self._service
+        errors: list[Exception] = []
+        try:
+            if not terminate:
+                errors = self._close_envs(None if timeout is None else perf_counter() + timeout)
+        finally:
+            self.refusal = "the workers are closed"
+            self._release()
+        if not terminate:
+            service.thread.join(_SECONDS_TO_CANCEL)
+        return errors
+
+    def _close_envs(self, deadline: float | None) -> list[Exception]:
+        service = self._service
+        closing = asyncio.run_coroutine_threadsafe(service.close_all(deadline), service.thread.loop)
+        # a loop that something blocks does not even come to cancel what it runs
+        left = None if deadline is None else max(0.0, deadline - perf_counter()) + 2 * _SECONDS_TO_CANCEL
+        try:
+            late = closing.result(left)
+            cancelled = [row for row in late if service.is_on_loop(row)]
+        except concurrent.futures.TimeoutError:
+            late, cancelled = sorted({*service.envs} - service.closed - {*self.dead}), []
+        for rows, fate in ((cancelled, _CANCELLED), ([row for row in late if row not in cancelled], _LEFT_BEHIND)):
+            if rows:
+                told = f"workers {rows} did not close the envs {rows} in time and {fate}"
+                warnings.warn(told, stacklevel=4)
+        errors = sorted(service.close_errors.items())
+        for row, error in errors:
+            mark_error(error, row, f"raised by env {row}")
+        return [error for _, error in errors]
+
+
+_CANCELLED = "were cancelled"
+_LEFT_BEHIND = "were left behind: they end when their envs let them"
+
+
+class _Service:
+    """What the loop's thread knows: nothing of who owns it."""
+
+    def __init__(self, num_rows: int, kinds: tuple[type, ...]):
+        self.envs: dict[int, Any] = {}
+        self.dead: dict[int, WorkerDiedError] = {}
+        self.closed: set[int] = set()
+        self.close_errors: dict[int, Exception] = {}
+        self._num_rows = num_rows
+        self._kinds = kinds
+        self._failure: tuple[int, BaseException] | None = None
+        self._making: list[asyncio.Task[None]] = []
+        self._under_way: dict[EnvCall, asyncio.Task[None]] = {}
+        self._inbox: deque[EnvCall] = deque()
+        self._is_called = False
+        self._threads: list[_EnvThread | None] = [None] * num_rows
+        self._closers: dict[int, asyncio.Task[None]] = {}
+        self._prepare: Callable[[], None] = _nothing
+        self._is_ending = False
+        self.thread = LoopThread(_name("loop"), self.release)
+
+    # ---------------------------------------------------------------- the envs
+
+    async def make(self, makers: Sequence[Callable[[], Any]]) -> Exception | None:
+        """Makes the envs, those whose makers give awaitables at once.
+
+        Returns:
+            Why it failed; what was made is closed then.
+        """
+        for row, maker in enumerate(makers):
+            if self._failure is not None or self._is_ending:
+                break
+            try:
+                require_maker(row, maker)
+                made = maker()
+                if is_awaitable(made):
+                    self._making.append(asyncio.ensure_future(self._await_env(row, made)))
+                else:
+                    self._take_env(row, made)
+            except BaseException as error:
+                self._fail_making(row, error)
+        await _wait(self._making)
+        if self._failure is None:
+            return None
+        await self.close_all(perf_counter() + _SECONDS_TO_CANCEL)
+        row, failure = self._failure
+        if not isinstance(failure, Exception):
+            return _death(row, failure)
+        mark_error(failure, row, f"raised while env {row} was made")
+        return failure
+
+    async def _await_env(self, row: int, made: Any) -> None:
+        try:
+            self._take_env(row, await made)
+        except BaseException as error:
+            self._fail_making(row, error)
+
+    def _take_env(self, row: int, env: Any) -> None:
+        if hasattr(env, "close"):  # first: also what is no env may be closed
+            self.envs[row] = env
+        require_env(row, env, self._kinds)
+
+    def _fail_making(self, row: int, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = row, error
+            for task in self._making:
+                task.cancel()
+
+    def take_host(self, host: CallingHost) -> None:
+        """See :class:`LoopCrew`."""
+        self.envs = dict(enumerate(host.envs))
+        self._prepare = host.prepare_thread
+        self.thread.call_soon(host.prepare_thread)
+        for row, env in self.envs.items():
+            self._thread_of(row, env)
+
+    def _thread_of(self, row: int, env: Any) -> _EnvThread | None:
+        """The thread of a plain env; None for an env that is called on the loop."""
+        if self._threads[row] is None and not is_coroutine_env(env):
+            self._threads[row] = _EnvThread(row, self._prepare, self.make_call)
+        return self._threads[row]
+
+    def is_on_loop(self, row: int) -> bool:
+        """Whether a row's env is called on the loop; once its host is known."""
+        return self._threads[row] is None
+
+    # ---------------------------------------------------------------- calls
+
+    def start(self, calls: Iterable[EnvCall]) -> None:
+        """See :class:`LoopCrew`."""
+        threads, inbox = self._threads, self._inbox
+        for call in calls:
+            thread = threads[call.row]
+            if thread is None:
+                inbox.append(call)
+            else:
+                thread.put(call)
+        if inbox and not self._is_called:
+            self._is_called = True
+            try:
+                self.thread.call_soon(self._begin)
+            except BaseException:  # an interrupt
+                self._is_called = False
+                raise
+
+    def _begin(self) -> None:
+        """On the loop: begins what lies in the inbox."""
+        self._is_called = False  # first: what is put there from now on has this called again
+        inbox, create_task = self._inbox, self.thread.loop.create_task
+        while inbox:
+            call = inbox.popleft()
+            self._under_way[call] = create_task(self._run(call))
+
+    async def _run(self, call: EnvCall) -> None:
+        try:
+            await call.on_loop()
+        except BaseException as error:
+            call.error = error
+        self._note_end(call)
+        del self._under_way[call]
+
+    async def ended(self, calls: Iterable[EnvCall]) -> None:
+        """Waits until calls have been made, or are seen never to have been started."""
+        self._begin()
+        await _wait([self._under_way[call] for call in calls if call in self._under_way])
+
+    def make_call(self, call: EnvCall) -> None:
+        """In a thread that is not the loop's: makes a call."""
+        try:
+            call.in_thread(self.awaited)
+        except BaseException as error:
+            call.error = error
+        self._note_end(call)
+
+    def awaited(self, awaitable: Any) -> Any:
+        """What an awaitable gives on the loop, asked for in another thread."""
+        return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self.thread.loop).result()
+
+    def _note_end(self, call: EnvCall) -> None:
+        error = call.error
+        if error is not None and not isinstance(error, Exception):
+            call.error = self.dead[call.row] = _death(call.row, error)
+            self.thread.call_soon(self._close_soon, call.row)
+        call.done_at = perf_counter()
+        call.is_done = True
+        call.arrivals.add(call)
+
+    # ---------------------------------------------------------------- the end
+
+    async def close_all(self, deadline: float | None) -> list[int]:
+        """Closes each env once its call has been made.
+
+        Calls that are awaited are cancelled at the deadline; their envs are closed too, if that does not take long.
+
+        Returns:
+            The rows that were not closed by the deadline, but for those that were dead before.
+        """
+        dead = {*self.dead}
+        for row in self.envs:
+            self._close_soon(row)
+        running = {row: task for row, task in self._closers.items() if not task.done()}
+        await _wait(running.values(), None if deadline is None else max(0.0, deadline - perf_counter()))
+        late = {row: task for row, task in running.items() if not task.done()}
+        if late:
+            self._cancel_calls(late)
+            on_loop = [task for row, task in late.items() if self.is_on_loop(row)]
+            await _wait(on_loop, _SECONDS_TO_CANCEL)
+            for task in late.values():
+                task.cancel()
+        return sorted({*late} - dead)
+
+    def _cancel_calls(self, rows: Container[int]) -> None:
+        for call, task in [*self._under_way.items()]:
+            if call.row in rows:
+                task.add_done_callback(partial(self._note_cancelled, call))
+                task.cancel()
+
+    def _note_cancelled(self, call: EnvCall, task: asyncio.Task[None]) -> None:
+        """One that was cancelled before it began has not said so itself."""
+        if self._under_way.pop(call, None) is not None:
+            call.error = asyncio.CancelledError()
+            self._note_end(call)
+
+    def _close_soon(self, row: int) -> None:
+        if row not in self._closers:
+            self._closers[row] = self.thread.loop.create_task(self._close(row))
+
+    async def _close(self, row: int) -> None:
+        """Closes an env once its call has been made."""
+        env = self.envs[row]
+        call = VerbCall(row, env.close)
+        thread = self._thread_of(row, env)
+        if thread is not None:
+            ended = self.thread.loop.create_future()
+            call.arrivals = _Telling(self.thread, ended)  # type: ignore[assignment]
+            thread.put(call)
+            thread.end()
+            await ended
+        else:
+            await _wait([task for other, task in self._under_way.items() if other.row == row])
+            try:
+                await call.on_loop()
+            except BaseException as error:
+                call.error = error
+        if isinstance(call.error, Exception) and not isinstance(call.error, WorkerDiedError):
+            self.close_errors[row] = call.error
+        self.closed.add(row)
+
+    def release(self) -> None:
+        """Ends all without waiting; called in whichever thread."""
+        if not self._is_ending:
+            self._is_ending = True
+            self.thread.call_soon(self._end_soon)
+
+    def _end_soon(self) -> None:
+        self._ending = self.thread.loop.create_task(self._end())
+
+    async def _end(self) -> None:
+        """Cancels what is under way, closes the envs that are open, and stops the loop."""
+        try:
+            self._cancel_calls(range(self._num_rows))
+            for task in self._making:
+                task.cancel()
+            await self.close_all(perf_counter() + _SECONDS_TO_CANCEL)
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for other in others:
+                other.cancel()
+            await _wait(others, _SECONDS_TO_CANCEL)
+        finally:
+            self.thread.stop()
+
+
+class _EnvThread:
+    """The thread of a plain env: a daemon that makes the env's calls, one after the other."""
+
+    def __init__(self, row: int, prepare: Callable[[], None], make_call: Callable[[EnvCall], None]):
+        self._calls: SimpleQueue[EnvCall | None] = SimpleQueue()
+        self.put = self._calls.put
+        thread = threading.Thread(
+            target=_make_calls, args=(self._calls, prepare, make_call), name=_name(f"env-{row}"), daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise WorkerStartError(f"env {row}: {error}") from error
+
+    def end(self) -> None:
+        """Has it end once it has made the calls that it was given."""
+        self._calls.put(None)
+
+
+def _make_calls(
+    calls: SimpleQueue[EnvCall | None], prepare: Callable[[], None], make_call: Callable[[EnvCall], None]
+) -> None:
+    prepare()
+    while (call := calls.get()) is not None:
+        make_call(call)
+        del call  # what it gave is not to be kept until the next one comes
+
+
+class _Telling:
+    """In place of arrivals: has a future of the loop know of the end of a call."""
+
+    def __init__(self, thread: LoopThread, ended: asyncio.Future[None]):
+        self._thread = thread
+        self._ended = ended
+
+    def add(self, call: EnvCall) -> None:
+        self._thread.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
+
+
+async def _wait(tasks: Iterable[asyncio.Task[Any]], timeout: float | None = None) -> None:
+    """Waits until tasks have ended, however; at most for ``timeout`` seconds."""
+    tasks = [*tasks]
+    if tasks:
+        await asyncio.wait(tasks, timeout=timeout)
+
+
+def _death(row: int, error: BaseException) -> WorkerDiedError:
+    """What the death of a row is told with, whose env raised what would end a program."""
+    death = WorkerDiedError(row, (row,), exit_code_of(error))
+    death.__cause__ = error
+    return death
+
+
+def _name(what: str) -> str:
+    return f"gymbridge-asyncio-{what}"
+
+
+def _nothing() -> None:
+    """Nothing."""
+
+
+_crews: weakref.WeakSet[LoopCrew] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for crew in list(_crews):
+        crew.disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)

@@ -7,7 +7,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -171,8 +171,7 @@ def test_of_two_threads_that_send_to_one_env_one_is_refused(pool: Any, threads: 
                     pool.async_step_send(work, env_index=0)
                 else:
                     pool.async_step_send(work.unsqueeze(0), env_index=[0])
-            except RuntimeError as error:
-                assert "[0]" in str(error)
+            except RuntimeError:
                 return False
             return True
 
@@ -193,19 +192,12 @@ def test_a_lane_is_received_in_one_thread_at_a_time(pool: Any, threads: ThreadPo
     pool.async_step_send(TensorDict(action=torch.tensor(3)), env_index=2)
     await_entry(tmp_path, 2)
     both = [threads.submit(pool.async_step_recv, env_index=2) for _ in range(2)]
-    refused = next(iter_done(both))
+    refused = next(as_completed(both, PATIENCE))
     with pytest.raises(RuntimeError, match="async_step_recv: env 2 is being received already, in another thread"):
         refused.result()
     release(tmp_path, 2)
     (other,) = (each for each in both if each is not refused)
     assert other.result(PATIENCE)["next", "observation"].tolist() == [2, 1]
-
-
-def iter_done(futures: list[Future[Any]]) -> Iterator[Future[Any]]:
-    """As they end."""
-    from concurrent.futures import as_completed
-
-    return as_completed(futures, PATIENCE)
 
 
 BATCH_CALLS: dict[str, Callable[[Any], Any]] = {
@@ -258,12 +250,12 @@ def test_a_lane_that_waits_ends_with_an_error_when_the_pool_does(
         else:
             pool._shutdown_timeout = pool.engine.shutdown_timeout = 0.05
             pool.close()
-    for each in waiting:
-        error = each.exception(PATIENCE)
-        assert isinstance(error, RuntimeError), "".join(traceback.format_exception(error))
+    errors = [each.exception(PATIENCE) for each in waiting]
     if in_process:
         for row in (1, 3):
             release(tmp_path, row)
+    for error in errors:
+        assert isinstance(error, RuntimeError), "".join(traceback.format_exception(error))
     pool.async_reset_send(env_index=1)
     assert pool.async_reset_recv(env_index=1, timeout=PATIENCE)["observation"].tolist() == [1, 0]
 

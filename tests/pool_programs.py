@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from by_hand import assert_equal
-from hypothesis import strategies as st
 from pools import VERBS, Backend, Verb
 from tensordict import TensorDict, TensorDictBase
 from tensordict_oracle import OneByOne, stacked
@@ -19,6 +19,8 @@ from gymbridge.envs import EnvBase, GymEnv
 __all__ = ["run_a_pool_program"]
 
 RESET, STEP, STEP_MAYBE_RESET = VERBS
+
+Kwargs = Callable[[random.Random], dict[str, Any]]
 
 
 class Alone(Protocol):
@@ -130,33 +132,50 @@ class Expected(NamedTuple):
             assert_equal(td_, self.root, f"{where}: td_")
 
 
+class RandomChoices(Choices):
+    """What is drawn once and holds for all envs.
+
+    Args:
+        draw: draws.
+    """
+
+    def __init__(self, draw: random.Random):
+        self.draw = draw
+
+    def __missing__(self, label: str) -> bool:
+        self[label] = drawn = self.draw.random() < 0.5
+        return drawn
+
+
 class PoolProgram:
     """A pool and its envs run alone, with what is under way.
+
+    What is drawn depends on what has come, and so on time: nothing of it may be drawn by hypothesis.
 
     Args:
         pool: the pool.
         envs: each of its envs, alone.
-        data: draws.
+        draw: draws.
         kwargs: draws the keyword arguments of a reset.
     """
 
-    def __init__(self, pool: Any, envs: Sequence[Alone], data: st.DataObject, kwargs: Callable[[], dict[str, Any]]):
+    def __init__(self, pool: Any, envs: Sequence[Alone], draw: random.Random, kwargs: Kwargs):
         self.pool = pool
         self.envs = envs
-        self.data = data
+        self.draw = draw
         self.kwargs = kwargs
         self.under_way: dict[int, Expected] = {}
         self.received = 0
-        self.choices = Choices(data)  # once for all: rows that come together have the same keys
-        self.kept = data.draw(st.sampled_from(["all", "none", "some", "made up"]), label="keys given")
-        self.resets_are_given = data.draw(st.booleans(), label="resets are given something")
+        self.choices = RandomChoices(draw)  # once for all: rows that come together have the same keys
+        self.kept = draw.choice(["all", "none", "some", "made up"])
+        self.resets_are_given = draw.random() < 0.5
 
     # ---------------------------------------------------------------- one thing after the other
 
     def run(self, rounds: int) -> None:
         """Draws what is done, and compares what comes."""
         for number in range(rounds):
-            do = self.data.draw(st.sampled_from([self.send, self.send_lane, self.receive, self.synchronous]))
+            do = self.draw.choice([self.send, self.send_lane, self.receive, self.synchronous])
             do(f"round {number}")
         while self.under_way:
             self.receive("end")
@@ -167,14 +186,14 @@ class PoolProgram:
         if not idle:
             return
         verb, may = self.draw_verb(idle)
-        rows = self.data.draw(st.permutations(may), label=f"{where}: {verb} of some of")
-        rows = rows[: self.data.draw(st.integers(1, len(rows)), label="so many")]
+        rows = self.draw.sample(may, len(may))
+        rows = rows[: self.draw.randint(1, len(rows))]
         given, kwargs = self.work(verb, rows)
         td = None if given is None else stacked(given)
         sent = None if td is None else td.clone()
         options: dict[str, Any] = {"list_of_kwargs": kwargs} if any(kwargs) else {}
         index: Any = rows
-        if td is not None and self.data.draw(st.booleans(), label="index in td"):
+        if td is not None and self.draw.random() < 0.5:
             lead = [1] * (td.ndim - 1)
             sent = sent.set("env_index", torch.tensor(rows).reshape(-1, *lead).expand(td.shape).clone())  # type: ignore[union-attr]
             index = None
@@ -187,7 +206,7 @@ class PoolProgram:
         if not idle:
             return
         verb, may = self.draw_verb(idle)
-        row = self.data.draw(st.sampled_from(may), label=f"{where}: lane {verb} of")
+        row = self.draw.choice(may)
         given, kwargs = self.work(verb, [row])
         own = None if given is None else given[0]
         verb.send(self.pool, None if own is None else own.clone(), row, **kwargs[0])
@@ -198,16 +217,16 @@ class PoolProgram:
             return
         lanes = [row for row, work in self.under_way.items() if work.is_lane]
         verbs = [verb for verb in VERBS if any(w.verb is verb and not w.is_lane for w in self.under_way.values())]
-        choice = self.data.draw(st.sampled_from([*lanes, *verbs]), label=f"{where}: receive")
-        timeout = self.data.draw(st.sampled_from([None, PATIENCE]), label="timeout")
+        choice = self.draw.choice([*lanes, *verbs])
+        timeout = self.draw.choice([None, PATIENCE])
         if isinstance(choice, int):
             work = self.under_way[choice]
             got = getattr(self.pool, f"async_{work.verb}_recv")(env_index=choice, timeout=timeout)
             self.take([choice], [got], where)
             return
         rows = sorted(row for row, w in self.under_way.items() if w.verb is choice and not w.is_lane)
-        least = self.data.draw(st.integers(1, len(rows)), label="min_get")
-        most = self.data.draw(st.one_of(st.none(), st.integers(least, len(rows) + 1)), label="max_get")
+        least = self.draw.randint(1, len(rows))
+        most = self.draw.choice([None, self.draw.randint(least, len(rows) + 1)])
         got = getattr(self.pool, f"async_{choice}_recv")(least, max_get=most, timeout=timeout)
         parts = got if isinstance(got, tuple) else (got,)
         index = parts[0]["env_index"]
@@ -245,13 +264,13 @@ class PoolProgram:
     def draw_verb(self, rows: Sequence[int]) -> tuple[Verb, list[int]]:
         """A verb, and those of the rows that it may be sent to."""
         running = [row for row in rows if not self.envs[row].must_be_reset()]
-        verb = self.data.draw(st.sampled_from(VERBS if running else VERBS[:1]), label="verb")
+        verb = self.draw.choice(VERBS if running else VERBS[:1])
         return verb, [*rows] if verb is RESET else running
 
     def work(self, verb: Verb, rows: Sequence[int]) -> tuple[list[TensorDictBase] | None, list[dict[str, Any]]]:
         """What rows are given, and the keyword arguments of their resets."""
         if verb is RESET:
-            kwargs = [self.kwargs() for _ in rows]
+            kwargs = [self.kwargs(self.draw) for _ in rows]
             if not self.resets_are_given:
                 return None, kwargs
         else:
@@ -286,9 +305,9 @@ class PoolProgram:
 def run_a_pool_program(
     backend: Backend,
     maker: Callable[[int], Any],
-    data: st.DataObject,
+    seed: int,
     *,
-    kwargs: st.SearchStrategy[dict[str, Any]] | None = None,
+    kwargs: Kwargs | None = None,
     num_envs: int = 3,
     rounds: int = 16,
     **options: Any,
@@ -298,16 +317,17 @@ def run_a_pool_program(
     made = [maker(index) for index in range(num_envs)]
     envs: list[Alone] = [AloneByHand(one) if isinstance(one, EnvBase) else AloneInGymEnv(GymEnv(one)) for one in made]
     pool.set_seed(7)
-    seed = 7
+    following = 7
     for own in envs:
-        seed = own.set_seed(seed)
-    torch.manual_seed(data.draw(st.integers(0, 1000), label="seed of the actions"))
+        following = own.set_seed(following)
+    torch.manual_seed(seed)
     with torch.no_grad():
         root = pool.reset()
         for row, own in enumerate(envs):
             assert_equal(root[row], own.reset(None, {}), f"first reset, env {row}")
-        program = PoolProgram(pool, envs, data, lambda: {} if kwargs is None else data.draw(kwargs, label="kwargs"))
+        program = PoolProgram(pool, envs, random.Random(seed), kwargs or (lambda draw: {}))
         try:
             program.run(rounds)
+            assert program.received > 0
         finally:
             pool.shutdown(timeout=PATIENCE)

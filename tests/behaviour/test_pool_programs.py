@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -34,40 +36,43 @@ GYM_ENVS: dict[str, Callable[[int], gym.Env]] = {
 }
 
 
+def one_or_none(name: str, draw: random.Random) -> dict[str, Any]:
+    """A keyword argument, if any."""
+    return {name: draw.randint(0, 9)} if draw.random() < 0.5 else {}
+
+
 @pytest.mark.parametrize("name", TENSORDICT_ENVS)
 @quick(3)
-@given(data=st.data())
-def test_any_program_over_threads(name: str, data: Any) -> None:
-    run_a_pool_program(THREADS, TENSORDICT_ENVS[name], data, stack="maybe_dense")
+@given(seed=st.integers(0, 10**9))
+def test_any_program_over_threads(name: str, seed: int) -> None:
+    run_a_pool_program(THREADS, TENSORDICT_ENVS[name], seed, stack="maybe_dense")
 
 
 @pytest.mark.parametrize("name", ["counting", "batched", "infos", "recurrent"])
 @quick(3)
-@given(data=st.data())
-def test_any_program_over_threads_with_lazy_stacks(name: str, data: Any) -> None:
-    run_a_pool_program(THREADS, TENSORDICT_ENVS[name], data, stack="lazy")
+@given(seed=st.integers(0, 10**9))
+def test_any_program_over_threads_with_lazy_stacks(name: str, seed: int) -> None:
+    run_a_pool_program(THREADS, TENSORDICT_ENVS[name], seed, stack="lazy")
 
 
 @quick(5)
-@given(data=st.data())
-def test_any_program_with_kwargs(data: Any) -> None:
-    kwargs = st.fixed_dictionaries({}, optional={"start": st.integers(0, 9)})
-    run_a_pool_program(THREADS, TENSORDICT_ENVS["counting"], data, kwargs=kwargs)
+@given(seed=st.integers(0, 10**9))
+def test_any_program_with_kwargs(seed: int) -> None:
+    run_a_pool_program(THREADS, TENSORDICT_ENVS["counting"], seed, kwargs=partial(one_or_none, "start"))
 
 
 @pytest.mark.skipif(not WITH_WORKERS, reason="about worker processes")
 @pytest.mark.parametrize("backend", PROCESSES, ids=str)
 @pytest.mark.parametrize("name", IN_PROCESSES)
 @quick(2)
-@given(data=st.data())
-def test_any_program_over_processes(backend: Backend, name: str, data: Any) -> None:
-    run_a_pool_program(backend, TENSORDICT_ENVS[name], data, stack="maybe_dense", rounds=24)
+@given(seed=st.integers(0, 10**9))
+def test_any_program_over_processes(backend: Backend, name: str, seed: int) -> None:
+    run_a_pool_program(backend, TENSORDICT_ENVS[name], seed, stack="maybe_dense", rounds=24)
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("name", GYM_ENVS)
 @quick(4)
-@given(data=st.data())
-def test_any_program_over_gymnasium_envs(backend: Backend, name: str, data: Any) -> None:
-    kwargs = st.fixed_dictionaries({}, optional={"seed": st.integers(0, 9)})
-    run_a_pool_program(backend, GYM_ENVS[name], data, kwargs=kwargs)
+@given(seed=st.integers(0, 10**9))
+def test_any_program_over_gymnasium_envs(backend: Backend, name: str, seed: int) -> None:
+    run_a_pool_program(backend, GYM_ENVS[name], seed, kwargs=partial(one_or_none, "seed"))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 from engines import EVERY_ENGINE, WITH_WORKERS
 from tensordict import TensorDictBase
 from tensordict_waiting_envs import ActingTensorDictEnv
 from waiting_envs import ActingEnv
 
 from gymbridge import AsyncEnvPool
+from gymbridge.envs import EnvBase
 
 __all__ = ["ACTING", "ALL_BACKENDS", "BACKENDS", "STEP_VERBS", "VERBS", "Backend", "Verb", "acting_pool"]
 
@@ -32,15 +35,38 @@ class Backend:
     in_process: bool = True
 
     def make(self, makers: Any, **options: Any) -> AsyncEnvPool:
-        """A pool of envs."""
+        """A pool of envs; on an event loop, of envs that are awaited."""
+        if self.options.get("backend") == "asyncio":
+            makers = [awaiting(one) for one in (makers if isinstance(makers, list) else [makers])]
         return AsyncEnvPool(makers, **{**self.options, **options})
 
     def __str__(self) -> str:
         return self.name
 
 
+def awaiting(maker: Any) -> Callable[..., Any]:
+    """A maker of the same env, whose ``reset`` and ``step`` are coroutines that have a thread do them."""
+
+    def make(**kwargs: Any) -> Any:
+        env = gym.make(maker, **kwargs) if isinstance(maker, str) else maker(**kwargs) if callable(maker) else maker
+        cls: Any = type(env)
+        names = ("_reset", "_step") if isinstance(env, EnvBase) else ("reset", "step")
+        env.__class__ = type(cls.__name__, (cls,), {name: _in_thread(getattr(cls, name)) for name in names})
+        return env
+
+    return make
+
+
+def _in_thread(method: Callable[..., Any]) -> Callable[..., Any]:
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        return await asyncio.to_thread(method, *args, **kwargs)
+
+    return awaited
+
+
 ALL_BACKENDS = (
     Backend("threading", {"backend": "threading"}),
+    Backend("asyncio", {"backend": "asyncio"}),
     *([Backend("processes", {"backend": "multiprocessing"}, False)] if WITH_WORKERS else []),
     *(
         [Backend("processes-shared", {"backend": "multiprocessing", "envs_per_worker": 2}, False)]
@@ -51,7 +77,7 @@ ALL_BACKENDS = (
 )
 """Each backend, and each option of one that changes how its envs are run."""
 
-BACKENDS = ALL_BACKENDS if EVERY_ENGINE else ALL_BACKENDS[:2]
+BACKENDS = ALL_BACKENDS if EVERY_ENGINE else ALL_BACKENDS[:3]
 """Those that every test runs over."""
 
 ACTING: dict[str, Any] = {"gymnasium": ActingEnv, "TensorDict": ActingTensorDictEnv}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from gymbridge.batched import Maker
 from gymbridge.engine.any_env import AnyEnvOptions
@@ -27,7 +27,7 @@ from gymbridge.envs.pool_faces import pool_face
 from gymbridge.envs.pool_stats import ExchangeStats
 from gymbridge.envs.remote_host import RemoteTensorDictOptions
 from gymbridge.envs.spec_keys import leaf_keys
-from gymbridge.envs.tensordicts import entry
+from gymbridge.envs.tensordicts import entry, row_of
 from gymbridge.worker_batch import WorkerBatch
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class AsyncEnvPool(WorkerBatch):
             at the first use, envs that do not agree, whose keys are named.
 
     Example:
+        >>> import torch
         >>> from gymbridge import AsyncEnvPool
         >>> pool = AsyncEnvPool(["CartPole-v1"] * 4)
         >>> _ = pool.set_seed(0)
@@ -172,6 +173,10 @@ class AsyncEnvPool(WorkerBatch):
             )
 
     # ---------------------------------------------------------------- start and end
+
+    def _start_engine(self, preload: Sequence[str]) -> Any:
+        """Each backend's class has its own; this one is not abstract, since it is what users call."""
+        raise NotImplementedError
 
     def _tensordict_options(self, *, buffers: bool) -> RemoteTensorDictOptions:
         """Of envs in this process: what they are given and give is never pickled."""
@@ -382,6 +387,17 @@ class AsyncEnvPool(WorkerBatch):
         """The same of envs that were sent a reset: what was sent, with observations and flags."""
         return self._receive(Op.RESET, "async_reset_recv", min_get, env_index, max_get, timeout)  # type: ignore[no-any-return]
 
+    def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        """See :meth:`EnvBase.step_mdp`; also of what was received, of whichever envs, lanes too."""
+        index, face = next_tensordict.get("env_index", None), self._face
+        if index is None or face.is_dense:
+            return super().step_mdp(next_tensordict)
+        if next_tensordict.batch_size == self.batch_size[1:]:
+            return face.row_plan(_as_ints("step_mdp", [index])[0]).next_root(next_tensordict)
+        rows = enumerate(_as_ints("step_mdp", index))
+        each = [face.row_plan(row).next_root(row_of(next_tensordict, position)) for position, row in rows]
+        return LazyStackedTensorDict(*each, stack_dim=0)
+
     # ---------------------------------------------------------------- the three verbs, written once
 
     def _send(
@@ -464,6 +480,18 @@ class AsyncEnvPool(WorkerBatch):
         if self._receives:
             raise RuntimeError(f"{call}: refused while another receive of batches is awaited")
         return self._calls.receive(op, wanted)
+
+    @exclusive
+    def _receive_any(self, wanted: Wanted, into: list[tuple[Op, Any]]) -> None:
+        """Adds what envs give that were sent whichever work, what those gave that had the same together."""
+        if self._receives:
+            raise RuntimeError("refused while another receive of batches is awaited")
+        self._calls.receive_any(wanted, into)
+
+    @exclusive
+    def _drop(self) -> None:
+        """What is under way, or was not received, lanes apart, is not to be seen: those envs are to be reset."""
+        self._calls.drop()
 
     def _lane(self, call: str, env_index: Any) -> int:
         if not _is_int(env_index):

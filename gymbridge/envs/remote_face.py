@@ -143,10 +143,14 @@ class RemoteTensorDictFace(TensorDictFace):
     ) -> RoundInputs:
         masks = self._masks = self._row_masks(mask)
         root = partial(self._row_root, tensordict)
-        columns = None if masks is not None else self.columns_given(tensordict)
+        resets = {row for row, op in enumerate(ops) if op == Op.RESET} if Op.RESET in ops else ()
+        columns = None if masks is not None or resets else self.columns_given(tensordict)
         if columns is not None:
             return RoundInputs(columns, None, root)
-        return RoundInputs(GivenRows(self._picked_inputs(tensordict, masks, ops), masks, False), masks, root)
+        rows = self._picked_inputs(tensordict, masks, ops)
+        for row in resets:
+            rows[row] = root(row)
+        return RoundInputs(GivenRows(rows, masks, False, resets), masks, root)
 
     # ---------------------------------------------------------------- what they gave
 

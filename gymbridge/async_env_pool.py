@@ -16,6 +16,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 from gymbridge.batched import Maker
 from gymbridge.engine.any_env import AnyEnvOptions
 from gymbridge.engine.asyncio_pool import AsyncioPoolEngine
+from gymbridge.engine.calls import exclusive
 from gymbridge.engine.codes import Op
 from gymbridge.engine.parallel import Affinity, ParallelEngine
 from gymbridge.engine.pool import PoolEngine, ThreadPoolEngine

@@ -121,7 +121,10 @@ class AsyncioPoolEngine(Generic[Description]):
         self._rows = PoolRows()
         self._arrivals = Arrivals()
         self._lane_arrivals: dict[int, Arrivals] = {}
+        self._is_closed = False
         self._calls: dict[int, EnvCall] = {}
+        self._done_at: dict[int, float] = {}
+        """Row -> when the work that was taken last came to its end."""
         """Row -> its last call, until that is taken; or waited for, where an interrupt has ended it."""
         self._crew = LoopCrew(makers, options.kinds, start_timeout)
         try:
@@ -276,6 +279,7 @@ class AsyncioPoolEngine(Generic[Description]):
             self._forget_others(call)
             if not call.arrivals.wait(1, deadline) and not call.is_done:
                 raise CallTimeoutError(f"env {row} did not come to its end in time")
+        self._require_open(row)
 
     async def wait_for_async(self, row: int, timeout: float | None = None) -> None:
         """As :meth:`wait_for`, for a coroutine on the caller's own event loop."""
@@ -285,6 +289,11 @@ class AsyncioPoolEngine(Generic[Description]):
             self._forget_others(call)
             if not await call.arrivals.wait_async(1, deadline) and not call.is_done:
                 raise CallTimeoutError(f"env {row} did not come to its end in time")
+        self._require_open(row)
+
+    def _require_open(self, row: int) -> None:
+        if self._is_closed:
+            raise RuntimeError(f"env {row}: the envs have been closed, in another thread")
 
     def _lane_call(self, row: int) -> EnvCall:
         self._rows.require_lane(row)
@@ -347,13 +356,14 @@ class AsyncioPoolEngine(Generic[Description]):
 
     def done_at(self, rows: Iterable[int]) -> list[float]:
         """When each of some rows that are ready came to the end of its work, on ``time.perf_counter``'s clock."""
-        return [self._calls[row].done_at for row in rows]
+        return [self._calls[row].done_at if row in self._calls else self._done_at[row] for row in rows]
 
     def _let_go(self, rows: Iterable[int]) -> None:
         """These rows are idle again."""
         rows = [*rows]
         for row in rows:
             call = self._calls.pop(row)
+            self._done_at[row] = call.done_at
             call.arrivals.come.pop(call, None)
         self._rows.let_go(rows)
 
@@ -392,6 +402,8 @@ class AsyncioPoolEngine(Generic[Description]):
         Args:
             state: of the rows from now on; None leaves it.
         """
+        if self._is_closed:
+            return
         for call in calls:
             self._rows.abandon([call.row])
             self._calls[call.row] = call
@@ -533,6 +545,7 @@ class AsyncioPoolEngine(Generic[Description]):
                 ``shutdown_timeout`` unless told.
             terminate: cancel at once, and wait for nothing.
         """
+        self._is_closed = True
         errors = self._crew.close(self.shutdown_timeout if timeout is None else timeout, terminate)
         self.__dict__.pop("block", None)
         self.__dict__.pop("_host", None)

@@ -123,8 +123,6 @@ class AsyncioPoolEngine(Generic[Description]):
         self._lane_arrivals: dict[int, Arrivals] = {}
         self._is_closed = False
         self._calls: dict[int, EnvCall] = {}
-        self._done_at: dict[int, float] = {}
-        """Row -> when the work that was taken last came to its end."""
         """Row -> its last call, until that is taken; or waited for, where an interrupt has ended it."""
         self._crew = LoopCrew(makers, options.kinds, start_timeout)
         try:
@@ -356,14 +354,13 @@ class AsyncioPoolEngine(Generic[Description]):
 
     def done_at(self, rows: Iterable[int]) -> list[float]:
         """When each of some rows that are ready came to the end of its work, on ``time.perf_counter``'s clock."""
-        return [self._calls[row].done_at if row in self._calls else self._done_at[row] for row in rows]
+        return [self._calls[row].done_at for row in rows]
 
     def _let_go(self, rows: Iterable[int]) -> None:
         """These rows are idle again."""
         rows = [*rows]
         for row in rows:
             call = self._calls.pop(row)
-            self._done_at[row] = call.done_at
             call.arrivals.come.pop(call, None)
         self._rows.let_go(rows)
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -22,6 +23,7 @@ from gymbridge.engine.parallel import Affinity, ParallelEngine
 from gymbridge.engine.pool import PoolEngine, ThreadPoolEngine
 from gymbridge.engine.time_limits import time_limit
 from gymbridge.envs.engine_face import EngineFace
+from gymbridge.envs.env_specs import UnlikeEnvs
 from gymbridge.envs.inputs import DeviceLike, NestedKey
 from gymbridge.envs.pool_calls import PoolCalls, Wanted, deadline_of
 from gymbridge.envs.pool_faces import pool_face
@@ -189,6 +191,14 @@ class AsyncEnvPool(WorkerBatch):
             with self._start_lock:
                 return super()._face
         return self._engine_face
+
+    def _make_face(self) -> EngineFace:
+        try:
+            return super()._make_face()
+        except UnlikeEnvs as error:
+            raise ValueError(
+                f"stack: got 'dense', expected 'maybe_dense' or 'lazy' for envs that do not agree: {error.difference}"
+            ) from None
 
     def _take_specs(self, face: EngineFace) -> None:
         super()._take_specs(face)
@@ -414,9 +424,8 @@ class AsyncEnvPool(WorkerBatch):
             self._require_size(call, tensordict, self._row_batch_size)
             calls.send_lane(op, row, tensordict, self._kwargs_of(call, reset_kwargs, 1))
             return
-        self._send_batch(op, call, tensordict, env_index, reset_kwargs)
+        self._only_call(call, partial(self._send_batch, op, call, tensordict, env_index, reset_kwargs))
 
-    @exclusive
     def _send_batch(
         self,
         op: Op,
@@ -429,7 +438,7 @@ class AsyncEnvPool(WorkerBatch):
         if env_index is None and tensordict is not None:
             env_index = entry(tensordict, "env_index")
             if env_index is not None and tensordict.batch_size == row_batch_size:
-                tensordict = tensordict.unsqueeze(0)  # one env without a dim for it: a batch of one
+                tensordict, env_index = tensordict.unsqueeze(0), [env_index]  # no dim for envs: a batch of one
         rows = self._rows(call, range(self.num_envs) if env_index is None else _as_ints(call, env_index))
         self._require_size(call, tensordict, (len(rows), *row_batch_size))
         self._calls.send(op, rows, tensordict, self._kwargs_of(call, reset_kwargs, len(rows)))
@@ -472,11 +481,11 @@ class AsyncEnvPool(WorkerBatch):
     ) -> Any:
         if env_index is not None:
             return self._calls.receive_lane(op, self._lane(call, env_index), deadline_of(timeout))
-        return self._receive_batch(op, Wanted.of(self.min_get if min_get is None else min_get, max_get, timeout))
+        wanted = Wanted.of(self.min_get if min_get is None else min_get, max_get, timeout)
+        return self._only_call(call, partial(self._receive_batch, call, op, wanted))
 
-    @exclusive
-    def _receive_batch(self, op: Op, wanted: Wanted) -> Any:
-        self._require_none_awaited("receive")
+    def _receive_batch(self, call: str, op: Op, wanted: Wanted) -> Any:
+        self._require_none_awaited(call)
         return self._calls.receive(op, wanted)
 
     @exclusive

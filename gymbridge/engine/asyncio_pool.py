@@ -121,6 +121,7 @@ class AsyncioPoolEngine(Generic[Description]):
         self._rows = PoolRows()
         self._arrivals = Arrivals()
         self._lane_arrivals: dict[int, Arrivals] = {}
+        self._is_closed = False
         self._calls: dict[int, EnvCall] = {}
         """Row -> its last call, until that is taken; or waited for, where an interrupt has ended it."""
         self._crew = LoopCrew(makers, options.kinds, start_timeout)
@@ -276,6 +277,7 @@ class AsyncioPoolEngine(Generic[Description]):
             self._forget_others(call)
             if not call.arrivals.wait(1, deadline) and not call.is_done:
                 raise CallTimeoutError(f"env {row} did not come to its end in time")
+        self._require_open(row)
 
     async def wait_for_async(self, row: int, timeout: float | None = None) -> None:
         """As :meth:`wait_for`, for a coroutine on the caller's own event loop."""
@@ -285,6 +287,11 @@ class AsyncioPoolEngine(Generic[Description]):
             self._forget_others(call)
             if not await call.arrivals.wait_async(1, deadline) and not call.is_done:
                 raise CallTimeoutError(f"env {row} did not come to its end in time")
+        self._require_open(row)
+
+    def _require_open(self, row: int) -> None:
+        if self._is_closed:
+            raise RuntimeError(f"env {row}: the envs have been closed, in another thread")
 
     def _lane_call(self, row: int) -> EnvCall:
         self._rows.require_lane(row)
@@ -392,6 +399,8 @@ class AsyncioPoolEngine(Generic[Description]):
         Args:
             state: of the rows from now on; None leaves it.
         """
+        if self._is_closed:
+            return
         for call in calls:
             self._rows.abandon([call.row])
             self._calls[call.row] = call
@@ -533,6 +542,7 @@ class AsyncioPoolEngine(Generic[Description]):
                 ``shutdown_timeout`` unless told.
             terminate: cancel at once, and wait for nothing.
         """
+        self._is_closed = True
         errors = self._crew.close(self.shutdown_timeout if timeout is None else timeout, terminate)
         self.__dict__.pop("block", None)
         self.__dict__.pop("_host", None)

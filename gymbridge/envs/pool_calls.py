@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
@@ -51,13 +52,13 @@ class Wanted(NamedTuple):
                 negative ``timeout``.
         """
         for name, given in (("min_get", min_get), ("max_get", max_get)):
-            if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
+            if given is not None and (isinstance(given, bool) or not isinstance(given, (int, np.integer))):
                 raise TypeError(f"{name}: got {given!r}, expected an int")
         if min_get < 1:
             raise ValueError(f"min_get: got {min_get}, expected at least 1")
         if max_get is not None and max_get < min_get:
             raise ValueError(f"max_get: got {max_get}, expected at least min_get, {min_get}")
-        return cls(min_get, max_get, deadline_of(timeout))
+        return cls(int(min_get), None if max_get is None else int(max_get), deadline_of(timeout))
 
 
 def deadline_of(timeout: float | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ _Tensor = torch.Tensor
 _TENSORS = {torch.Tensor}
 
 
-def taken_over(tensordict: TensorDictBase, inputs: Iterable[Key], left_out: Iterable[str]) -> TensorDictBase:
+def taken_over(tensordict: TensorDictBase, inputs: Collection[Key], left_out: Collection[str]) -> TensorDictBase:
     """A shallow copy that the caller's later changes do not reach, with copies of the leaves that envs are given.
 
     Args:
@@ -41,6 +41,9 @@ def taken_over(tensordict: TensorDictBase, inputs: Iterable[Key], left_out: Iter
         >>> td["action"].add_(1), own["action"]
         (tensor([1., 1.]), tensor([0., 0.]))
     """
+    if type(tensordict) is LazyStackedTensorDict and tensordict.stack_dim == 0:  # the rows may have other shapes
+        rows = [taken_over(row, inputs, left_out) for row in tensordict.tensordicts]
+        return LazyStackedTensorDict(*rows, stack_dim=0)
     if type(tensordict) is not TensorDict:
         own: TensorDictBase = tensordict.exclude(*left_out).copy()
     else:

@@ -18,7 +18,8 @@ from gymbridge.engine.asyncio_pool import AsyncioPoolEngine
 from gymbridge.engine.calls import exclusive
 from gymbridge.engine.codes import Op
 from gymbridge.engine.parallel import Affinity, ParallelEngine
-from gymbridge.engine.pool import PoolEngine, ThreadPoolEngine
+from gymbridge.engine.pool import PoolEngine
+from gymbridge.engine.thread_pool import ThreadPoolEngine
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.inputs import DeviceLike, NestedKey
 from gymbridge.envs.pool_calls import PoolCalls, Wanted, deadline_of

@@ -25,7 +25,7 @@ from gymbridge.engine.worker_loop import EnvWorker
 from gymbridge.engine.workers import StartMethod
 from gymbridge.engine.workers.wake import LOOK_SECONDS
 
-__all__ = ["ParallelEngine", "usable_cores"]
+__all__ = ["Affinity", "ParallelEngine", "affinities", "usable_cores"]
 
 Description = TypeVar("Description", bound=EnvDescription)
 
@@ -155,14 +155,14 @@ class ParallelEngine(Generic[Description]):
         self.shutdown_timeout = shutdown_timeout
         # of several threads of a process, one that looks keeps the interpreter from the others
         self._looks = kind.together == 1 and self.num_workers + 1 <= len(cores)
-        affinities = _affinities(worker_affinity, ceil(self.num_workers / kind.together), cores)
+        cores_of = affinities(worker_affinity, ceil(self.num_workers / kind.together))
         parts = _parts(self.num_envs, self.num_workers)
         jobs = [
             EnvWorker(
                 makers[part.start : part.stop],
                 options,
                 part.start,
-                affinities[worker // kind.together],
+                cores_of[worker // kind.together],
                 num_sub_threads,
                 torch_dtype,
             )
@@ -525,8 +525,21 @@ def _parts(num_envs: int, num_workers: int) -> list[range]:
     return [range(start, stop) for start, stop in pairwise(bounds)]
 
 
-def _affinities(given: Affinity | None, num_workers: int, cores: Sequence[int]) -> Sequence[list[int] | None]:
-    """The cores of each worker, seen to be usable."""
+def affinities(given: Affinity | None, num_workers: int) -> Sequence[list[int] | None]:
+    """The cores of each worker, seen to be usable; None for all.
+
+    Args:
+        given: as ``worker_affinity`` of an engine.
+        num_workers: how many there are.
+
+    Raises:
+        ValueError, TypeError: it is not that; the message names the worker.
+        NotImplementedError: it is given on a platform that cannot bind to cores.
+
+    Example:
+        >>> affinities(None, 2)
+        [None, None]
+    """
     if given is None:
         return [None] * num_workers
     if not hasattr(os, "sched_setaffinity"):
@@ -541,7 +554,8 @@ def _affinities(given: Affinity | None, num_workers: int, cores: Sequence[int]) 
     given = list(given)
     if len(given) != num_workers:
         raise ValueError(f"worker_affinity: got {len(given)} entries, expected {num_workers}, one for each worker")
-    affinities: list[list[int] | None] = []
+    cores = usable_cores()
+    bound: list[list[int] | None] = []
     for worker, own in enumerate(given):
         if not isinstance(own, Iterable):
             raise TypeError(f"worker_affinity: got {own!r} for worker {worker}, expected several cores")
@@ -550,5 +564,5 @@ def _affinities(given: Affinity | None, num_workers: int, cores: Sequence[int]) 
             raise TypeError(f"worker_affinity: got {wanted} for worker {worker}, expected ints")
         if not wanted or not set(wanted) <= set(cores):
             raise ValueError(f"worker_affinity: got {wanted} for worker {worker}, expected some of the cores {cores}")
-        affinities.append([int(core) for core in wanted])
-    return affinities
+        bound.append([int(core) for core in wanted])
+    return bound

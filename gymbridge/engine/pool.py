@@ -12,13 +12,13 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import RowState
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
-from gymbridge.engine.parallel import Affinity, ParallelEngine
+from gymbridge.engine.parallel import ParallelEngine
 from gymbridge.engine.pool_rows import Gathering, PoolRows
 from gymbridge.engine.protocol import Answer, Command, RoundMail
-from gymbridge.engine.worker_kinds import SharedProcessWorkers, ThreadWorkers, WorkerKind
+from gymbridge.engine.worker_kinds import SharedProcessWorkers, WorkerKind
 from gymbridge.errors import CallTimeoutError
 
-__all__ = ["PoolEngine", "ThreadPoolEngine"]
+__all__ = ["PoolEngine"]
 
 Description = TypeVar("Description", bound=EnvDescription)
 
@@ -306,54 +306,6 @@ class PoolEngine(ParallelEngine[Description]):
         with self._rows.all_idle(verb):
             self._settle(range(self.num_envs))
             super().send_calls(verb, arguments)
-
-
-class ThreadPoolEngine(PoolEngine[Description]):
-    """A pool whose envs run in a thread of this process each: nothing is pickled, and no env can be killed.
-
-    Each env is made in the thread that runs it, at the same time as the others, and stays there. What it gives,
-    exceptions included, is had as the very object, and so are attributes and what goes to and comes from calls; of what
-    work is given, arrays, dicts, lists and tuples are copied and other objects are not. An env that
-    ends its thread (by ``sys.exit()``, say) is dead for good, with a ``WorkerDiedError`` whose cause is what it raised.
-    The threads are daemons: ``close`` warns of those that do not end in time and leaves them behind, and with
-    ``terminate`` it waits for none.
-
-    Args:
-        makers, options: see :class:`~gymbridge.engine.parallel.ParallelEngine`.
-        worker_affinity: the cores of each thread, and of what its env starts.
-        start_timeout, shutdown_timeout: see there.
-
-    Example:
-        >>> import gymnasium as gym
-        >>> from gymbridge.engine.codes import Op
-        >>> from gymbridge.engine.gym_host import GymHostOptions
-        >>> engine = ThreadPoolEngine([lambda: gym.make("CartPole-v1")] * 3, GymHostOptions())
-        >>> engine.allocate()
-        >>> engine.submit([1], bytes([Op.RESET]), None)
-        >>> engine.wait(1)
-        [1]
-        >>> engine.close()
-    """
-
-    def __init__(
-        self,
-        makers: Iterable[Callable[[], Any]],
-        options: RemoteHostOptions[Description],
-        *,
-        worker_affinity: Affinity | None = None,
-        start_timeout: float | None = 60.0,
-        shutdown_timeout: float | None = 10.0,
-    ):
-        makers = list(makers)
-        self._start(
-            makers,
-            options,
-            ThreadWorkers(),
-            num_workers=max(1, len(makers)),
-            worker_affinity=worker_affinity,
-            start_timeout=start_timeout,
-            shutdown_timeout=shutdown_timeout,
-        )
 
 
 def _renumbered(reports: Sequence[Report], first: int) -> Report:

@@ -25,7 +25,8 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.host import IN_BLOCK, NOTHING
-from gymbridge.engine.pool import PoolEngine, ThreadPoolEngine
+from gymbridge.engine.pool import PoolEngine
+from gymbridge.engine.thread_pool import ThreadPoolEngine
 from gymbridge.errors import CallTimeoutError, EnvOutputError, UnpicklableError, WorkerDiedError, WorkerStartError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no worker processes on Windows")
@@ -662,7 +663,7 @@ def test_envs_that_nobody_closed_are_closed_at_exit(tmp_path: Path, subprocess_e
     script = """
 import gymnasium as gym, numpy as np
 from gymbridge.engine.gym_host import GymHostOptions
-from gymbridge.engine.pool import ThreadPoolEngine
+from gymbridge.engine.thread_pool import ThreadPoolEngine
 
 class Env(gym.Env):
     observation_space = action_space = gym.spaces.Box(-1, 1)

@@ -12,10 +12,12 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import RowState
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
+from gymbridge.engine.mailbox import packed_for_worker
 from gymbridge.engine.parallel import ParallelEngine
 from gymbridge.engine.pool_rows import Gathering, PoolRows
 from gymbridge.engine.protocol import Answer, Command, RoundMail
-from gymbridge.engine.worker_kinds import SharedProcessWorkers, WorkerKind
+from gymbridge.engine.worker_kinds import ProcessWorkers, SharedProcessWorkers
+from gymbridge.engine.workers import ReadyEnds
 from gymbridge.errors import CallTimeoutError
 
 __all__ = ["PoolEngine"]
@@ -79,18 +81,15 @@ class PoolEngine(ParallelEngine[Description]):
         makers = list(makers)
         self.envs_per_worker = int(envs_per_worker)
         super().__init__(makers, options, num_workers=max(1, len(makers)), **how)
-
-    def _processes(self, **how: Any) -> WorkerKind:
-        if self.envs_per_worker == 1:
-            return super()._processes(**how)
-        return SharedProcessWorkers(self.envs_per_worker, **how)
-
-    def _start(self, makers: Any, options: Any, kind: WorkerKind, **how: Any) -> None:
-        super()._start(makers, options, kind, **how)
-        self._ends = kind.ready_ends(self._crew.ends)
+        self._ends = ReadyEnds(self._crew.ends)
         self._rows = PoolRows()
         self._read: dict[int, Report] = {}
         """Row -> what was read of it when another was taken with it that had raised."""
+
+    def _processes(self, **how: Any) -> ProcessWorkers:
+        if self.envs_per_worker == 1:
+            return super()._processes(**how)
+        return SharedProcessWorkers(self.envs_per_worker, **how)
 
     def allocate(self) -> None:
         """See :meth:`ParallelEngine.allocate`."""
@@ -143,7 +142,7 @@ class PoolEngine(ParallelEngine[Description]):
                 for index, row in enumerate(rows):
                     own = None if beside is None else self._inputs.part(beside, index, index + 1)
                     kwargs = None if reset_kwargs is None else reset_kwargs[index : index + 1]
-                    mail[index] = self._kind.packed_round(RoundMail(own, kwargs), f"what env {row} is given")
+                    mail[index] = packed_for_worker(RoundMail(own, kwargs), f"what env {row} is given")
         except BaseException:
             self._let_go(self._rows.claimed(rows, claim))
             raise

@@ -63,6 +63,7 @@ class CallCrew(ABC):
             call.arrivals = arrivals
         self.start(calls)
         arrivals.wait(len(calls), None)
+        arrivals.come.clear()  # the two would hold each other, and what the calls gave, until garbage is collected
 
     @abstractmethod
     def await_ended(self, calls: Iterable[EnvCall]) -> None:

@@ -103,8 +103,10 @@ class ThreadCrew(CallCrew):
         ended = Arrivals()
         left = 0
         for call in calls:
-            call.arrivals = _Also(call.arrivals, ended)
-            if service.is_under_way(call) and not call.is_done:
+            if service.is_under_way(call):
+                call.arrivals = _Also(call.arrivals, ended)
+                if call.is_done:  # after that: it may not have told these
+                    ended.add(call)
                 left += 1
         service.take_up()
         ended.wait(left, None)

@@ -64,6 +64,7 @@ class AsyncioPoolEngine(CallPoolEngine[Description]):
     Example:
         >>> import asyncio
         >>> import gymnasium as gym
+        >>> from gymbridge.engine.block import Block
         >>> from gymbridge.engine.codes import Op
         >>> from gymbridge.engine.gym_host import GymHostOptions
         >>> class Remote(gym.Env):

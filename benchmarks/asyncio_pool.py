@@ -3,8 +3,8 @@
     python benchmarks/asyncio_pool.py --num-envs 500 --milliseconds 10
 
 Each env awaits a sleep in its step. The bare loop has a task an env that steps it again and again and drops what it
-gives. The pool's caller waits for the first result, takes all that are there as one TensorDict, and has those envs
-stepped again. Both take turns in one process; the ratio is the median of the turns'.
+gives. The pool's caller receives the envs that are ready, at least ``--min-get`` of them, as one TensorDict, and sends
+them their next step. Both take turns in one process; the ratio is the median of the turns'.
 """
 
 from __future__ import annotations
@@ -25,16 +25,9 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from gymbridge.engine.asyncio_pool import AsyncioPoolEngine
-from gymbridge.engine.block import Block
-from gymbridge.engine.codes import Op
-from gymbridge.engine.gym_host import GymHostOptions
+from gymbridge import AsyncEnvPool
 from gymbridge.envs import EnvBase
-from gymbridge.envs.remote_host import RemoteTensorDictOptions
-from gymbridge.envs.remote_inputs import GivenColumns, RoundInputs
 from gymbridge.specs import Categorical, Composite, Unbounded
-
-Rows = Sequence[int]
 
 
 class SlowGymEnv(gym.Env[Any, Any]):
@@ -91,42 +84,21 @@ async def bare_rate(steps: Sequence[Callable[[], Any]], seconds: float) -> float
     return sum(await asyncio.gather(*map(drive, steps))) / seconds
 
 
-class Driven:
-    """A pool whose caller steps each env again as soon as it has heard of it."""
-
-    def __init__(self, make: Callable[[], Any], num_envs: int, options: Any, inputs: Callable[[int], Any], none: Any):
-        self.engine: AsyncioPoolEngine[Any] = AsyncioPoolEngine([make] * num_envs, options)
-        self.engine.allocate()
-        self.engine.run(bytes([Op.RESET]) * num_envs, none)
-        self._inputs = inputs
-        self._blocks: dict[int, Block] = {}
-
-    def rate(self, seconds: float) -> float:
-        """Transitions a second."""
-        number = 0
-        num_envs = self.engine.num_envs
-        end = perf_counter() + seconds
-        self._submit(range(num_envs))
-        while perf_counter() < end:
-            rows = self.engine.wait(1)
-            self._take(rows)
-            number += len(rows)
-            self._submit(rows)
-        self._take(self.engine.wait(num_envs))
-        return number / seconds
-
-    def _submit(self, rows: Rows) -> None:
-        self.engine.submit(rows, bytes([Op.STEP]) * len(rows), self._inputs(len(rows)))
-
-    def _take(self, rows: Rows) -> TensorDict:
-        number = len(rows)
-        block = self._blocks.get(number)
-        if block is None:
-            block = self._blocks[number] = Block(self.engine.block.layout.rows(0, number))
-        report = self.engine.take(rows, block)
-        assert not report.errors
-        columns = {".".join(key): torch.from_numpy(array.copy()) for key, array in block.next.items()}
-        return TensorDict(columns, [number])
+def pool_rate(pool: AsyncEnvPool, min_get: int, seconds: float) -> float:
+    """Transitions a second of a pool whose caller sends each env its next step once it is received."""
+    td = pool.reset()
+    actions = torch.zeros(pool.num_envs, dtype=torch.int64)
+    td["action"] = actions
+    pool.async_step_and_maybe_reset_send(td)
+    number = 0
+    end = perf_counter() + seconds
+    while perf_counter() < end:
+        _, td = pool.async_step_and_maybe_reset_recv(min_get=min_get)
+        number += len(td)
+        td["action"] = actions[: len(td)]
+        pool.async_step_and_maybe_reset_send(td)
+    pool.async_step_and_maybe_reset_recv(min_get=pool.num_envs)
+    return number / seconds
 
 
 def main() -> None:
@@ -134,42 +106,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-envs", type=int, default=500)
     parser.add_argument("--milliseconds", type=float, default=10.0, help="that each step awaits")
+    parser.add_argument("--min-get", type=int, default=1, help="of a receive")
     parser.add_argument("--seconds", type=float, default=2.0, help="of one turn")
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
     pause, number = arguments.milliseconds / 1000, arguments.num_envs
 
-    def actions(length: int) -> torch.Tensor:
-        return torch.zeros(length, dtype=torch.int64)
-
-    def columns(length: int) -> RoundInputs:
-        return RoundInputs(GivenColumns((("action",),), [actions(length)]))
-
     given = TensorDict(action=torch.tensor(0))
-    kinds: dict[str, tuple[list[Callable[[], Any]], Driven]] = {
+    torch.set_num_threads(1)
+    kinds: dict[str, tuple[list[Callable[[], Any]], Callable[[], Any]]] = {
         "gymnasium envs": (
             [partial(SlowGymEnv(pause).step, 0) for _ in range(number)],
-            Driven(lambda: SlowGymEnv(pause), number, GymHostOptions(), lambda length: [actions(length).numpy()], None),
+            partial(SlowGymEnv, pause),
         ),
         "TensorDict envs": (
             [partial(SlowTensorDictEnv(pause)._step, given) for _ in range(number)],
-            Driven(
-                lambda: SlowTensorDictEnv(pause),
-                number,
-                RemoteTensorDictOptions(in_process=True),
-                columns,
-                RoundInputs(None),
-            ),
+            partial(SlowTensorDictEnv, pause),
         ),
     }
     print(f"{number} envs that await {arguments.milliseconds:g} ms: at most {number / pause:,.0f} transitions a second")
-    for kind, (steps, pool) in kinds.items():
+    for kind, (steps, maker) in kinds.items():
         bare, own, ratios = [], [], []
+        pool = AsyncEnvPool([maker] * number, backend="asyncio")
         for _ in range(arguments.turns):
             bare.append(asyncio.run(bare_rate(steps, arguments.seconds)))
-            own.append(pool.rate(arguments.seconds))
+            own.append(pool_rate(pool, arguments.min_get, arguments.seconds))
             ratios.append(own[-1] / bare[-1])
-        pool.engine.close()
+        pool.shutdown()
         print(
             f"{kind}: bare loop {statistics.median(bare):,.0f}/s, pool {statistics.median(own):,.0f}/s, ratio "
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"

@@ -6,11 +6,12 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from gymbridge.batched import Maker
 from gymbridge.engine.any_env import AnyEnvOptions
@@ -21,13 +22,14 @@ from gymbridge.engine.parallel import Affinity, ParallelEngine
 from gymbridge.engine.pool import PoolEngine
 from gymbridge.engine.thread_pool import ThreadPoolEngine
 from gymbridge.envs.engine_face import EngineFace
+from gymbridge.envs.env_specs import UnlikeEnvs
 from gymbridge.envs.inputs import DeviceLike, NestedKey
 from gymbridge.envs.pool_calls import PoolCalls, Wanted, deadline_of
 from gymbridge.envs.pool_faces import pool_face
 from gymbridge.envs.pool_stats import ExchangeStats
 from gymbridge.envs.remote_host import RemoteTensorDictOptions
 from gymbridge.envs.spec_keys import leaf_keys
-from gymbridge.envs.tensordicts import entry
+from gymbridge.envs.tensordicts import entry, row_of
 from gymbridge.worker_batch import WorkerBatch
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ class AsyncEnvPool(WorkerBatch):
             at the first use, envs that do not agree, whose keys are named.
 
     Example:
+        >>> import torch
         >>> from gymbridge import AsyncEnvPool
         >>> pool = AsyncEnvPool(["CartPole-v1"] * 4)
         >>> _ = pool.set_seed(0)
@@ -173,6 +176,10 @@ class AsyncEnvPool(WorkerBatch):
 
     # ---------------------------------------------------------------- start and end
 
+    def _start_engine(self, preload: Sequence[str]) -> Any:
+        """Each backend's class has its own; this one is not abstract, since it is what users call."""
+        raise NotImplementedError
+
     def _tensordict_options(self, *, buffers: bool) -> RemoteTensorDictOptions:
         """Of envs in this process: what they are given and give is never pickled."""
         return replace(super()._tensordict_options(buffers=buffers), in_process=True)
@@ -184,6 +191,14 @@ class AsyncEnvPool(WorkerBatch):
             with self._start_lock:
                 return super()._face
         return self._engine_face
+
+    def _make_face(self) -> EngineFace:
+        try:
+            return super()._make_face()
+        except UnlikeEnvs as error:
+            raise ValueError(
+                f"stack: got 'dense', expected 'maybe_dense' or 'lazy' for envs that do not agree: {error.difference}"
+            ) from None
 
     def _take_specs(self, face: EngineFace) -> None:
         super()._take_specs(face)
@@ -374,6 +389,17 @@ class AsyncEnvPool(WorkerBatch):
         """The same of envs that were sent a reset: what was sent, with observations and flags."""
         return self._receive(Op.RESET, "async_reset_recv", min_get, env_index, max_get, timeout)  # type: ignore[no-any-return]
 
+    def step_mdp(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        """See :meth:`EnvBase.step_mdp`; also of what was received, of whichever envs, lanes too."""
+        index, face = next_tensordict.get("env_index", None), self._face
+        if index is None or face.is_dense:
+            return super().step_mdp(next_tensordict)
+        if next_tensordict.batch_size == self.batch_size[1:]:
+            return face.row_plan(_as_ints("step_mdp", [index])[0]).next_root(next_tensordict)
+        rows = enumerate(_as_ints("step_mdp", index))
+        each = [face.row_plan(row).next_root(row_of(next_tensordict, position)) for position, row in rows]
+        return LazyStackedTensorDict(*each, stack_dim=0)
+
     # ---------------------------------------------------------------- the three verbs, written once
 
     def _send(
@@ -392,9 +418,8 @@ class AsyncEnvPool(WorkerBatch):
             self._require_size(call, tensordict, self._row_batch_size)
             calls.send_lane(op, row, tensordict, self._kwargs_of(call, reset_kwargs, 1))
             return
-        self._send_batch(op, call, tensordict, env_index, reset_kwargs)
+        self._only_call(call, partial(self._send_batch, op, call, tensordict, env_index, reset_kwargs))
 
-    @exclusive
     def _send_batch(
         self,
         op: Op,
@@ -407,7 +432,7 @@ class AsyncEnvPool(WorkerBatch):
         if env_index is None and tensordict is not None:
             env_index = entry(tensordict, "env_index")
             if env_index is not None and tensordict.batch_size == row_batch_size:
-                tensordict = tensordict.unsqueeze(0)  # one env without a dim for it: a batch of one
+                tensordict, env_index = tensordict.unsqueeze(0), [env_index]  # no dim for envs: a batch of one
         rows = self._rows(call, range(self.num_envs) if env_index is None else _as_ints(call, env_index))
         self._require_size(call, tensordict, (len(rows), *row_batch_size))
         self._calls.send(op, rows, tensordict, self._kwargs_of(call, reset_kwargs, len(rows)))
@@ -450,13 +475,25 @@ class AsyncEnvPool(WorkerBatch):
     ) -> Any:
         if env_index is not None:
             return self._calls.receive_lane(op, self._lane(call, env_index), deadline_of(timeout))
-        return self._receive_batch(op, Wanted.of(self.min_get if min_get is None else min_get, max_get, timeout))
+        wanted = Wanted.of(self.min_get if min_get is None else min_get, max_get, timeout)
+        return self._only_call(call, partial(self._receive_batch, call, op, wanted))
+
+    def _receive_batch(self, call: str, op: Op, wanted: Wanted) -> Any:
+        if self._receives:
+            raise RuntimeError(f"{call}: refused while another receive of batches is awaited")
+        return self._calls.receive(op, wanted)
 
     @exclusive
-    def _receive_batch(self, op: Op, wanted: Wanted) -> Any:
+    def _receive_any(self, wanted: Wanted, into: list[tuple[Op, Any]]) -> None:
+        """Adds what envs give that were sent whichever work, what those gave that had the same together."""
         if self._receives:
             raise RuntimeError("refused while another receive of batches is awaited")
-        return self._calls.receive(op, wanted)
+        self._calls.receive_any(wanted, into)
+
+    @exclusive
+    def _drop(self) -> None:
+        """What is under way, or was not received, lanes apart, is not to be seen: those envs are to be reset."""
+        self._calls.drop()
 
     def _lane(self, call: str, env_index: Any) -> int:
         if not _is_int(env_index):
@@ -718,10 +755,10 @@ def _as_ints(call: str, given: Any) -> list[Any]:
         raise TypeError(f"{call}: got env_index {given!r} of type {type(given).__name__}, expected ints")
     indices = []
     for one in given:
-        while isinstance(one, (list, tuple)) and one:
-            one = one[0]
         if hasattr(one, "tolist"):
             one = one.tolist()
+        while isinstance(one, (list, tuple)) and one:
+            one = one[0]
         if not _is_int(one):
             raise TypeError(f"{call}: got env_index {given!r}, expected ints")
         indices.append(one)

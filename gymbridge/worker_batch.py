@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from gymbridge.batched import BatchedEnvBase
 from gymbridge.engine.any_env import AnyEnvDescription, WrappedGymOptions
@@ -25,6 +25,8 @@ from gymbridge.envs.remote_host import RemoteTensorDictOptions
 from gymbridge.envs.remote_per_env import RemotePerEnv
 
 __all__ = ["WorkerBatch"]
+
+_Made = TypeVar("_Made")
 
 _WITH_TORCH = ("gymbridge.envs.remote_host",)
 """What workers of TensorDict envs import: it takes seconds, so it is done once, before they are forked."""
@@ -116,7 +118,7 @@ class WorkerBatch(BatchedEnvBase):
         engine: Any = self._face.engine
         return RemotePerEnv(partial(_followed, weakref.ref(self), engine), self.num_envs, (name,))
 
-    def _only_call(self, name: str, call: Callable[[], Mapping[int, Any]]) -> Mapping[int, Any]:
+    def _only_call(self, name: str, call: Callable[[], _Made]) -> _Made:
         """Makes a call, unless another is under way, which is refused meanwhile; see ``exclusive``."""
         self._require_no_call(name)
         self._call_under_way = name

@@ -66,11 +66,27 @@ def mean_return(printed: str) -> float:
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"quickstart", *LEARNERS}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"pool_serving", "quickstart", *LEARNERS}
 
 
 def test_quickstart_runs(run: Run) -> None:
     assert run("quickstart").count("env steps a second") == 2
+
+
+def test_pool_serving_prints_its_table(run: Run) -> None:
+    """A row for each use, every one of which gives transitions, in batches of the size that it is for."""
+    printed = run("pool_serving", "--num-envs=6", "--batch-size=3", "--seconds=0.2")
+    rows = re.findall(r"^(\w.*?) {2,}([\d,]+) +([\d.]+)$", printed, re.MULTILINE)
+    assert [name for name, *_ in rows] == [
+        "AsyncEnvPool, at least 3",
+        "PoolVectorEnv, 3",
+        "AsyncEnvPool, all",
+        "ParallelEnv",
+    ]
+    assert all(int(rate.replace(",", "")) > 0 for _, rate, _ in rows)
+    sizes = [float(size) for *_, size in rows]
+    assert 3 <= sizes[0] <= 6
+    assert sizes[1:] == [3, 6, 6]
 
 
 @pytest.mark.timeout(600)

@@ -6,7 +6,7 @@ import os
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gymbridge.engine.arrivals import Arrivals
@@ -56,12 +56,14 @@ class CallCrew(ABC):
     def start(self, calls: Sequence[EnvCall]) -> None:
         """Has calls made; the arrivals of each are told once it has been."""
 
-    def perform(self, calls: Sequence[EnvCall]) -> None:
-        """Has calls made and waits until all have been."""
+    def perform(self, calls: Sequence[EnvCall], meanwhile: Callable[[], object] | None = None) -> None:
+        """Has calls made and waits until all have been; does something meanwhile."""
         arrivals = Arrivals()
         for call in calls:
             call.arrivals = arrivals
         self.start(calls)
+        if meanwhile is not None:
+            meanwhile()
         arrivals.wait(len(calls), None)
         arrivals.come.clear()  # the two would hold each other, and what the calls gave, until garbage is collected
 

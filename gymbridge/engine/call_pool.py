@@ -8,7 +8,7 @@ block. So nothing crosses between threads but calls, of which each lies with one
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -63,6 +63,7 @@ class CallPoolEngine(Generic[Description]):
         self._rows = PoolRows()
         self._arrivals = Arrivals()
         self._lane_arrivals: dict[int, Arrivals] = {}
+        self._is_closed = False
         self._calls: dict[int, EnvCall] = {}
         """Row -> its last call, until that is taken; or waited for, where an interrupt has ended it."""
         try:
@@ -146,7 +147,8 @@ class CallPoolEngine(Generic[Description]):
             if crew.dead:
                 crew.require_living(rows)
             calls = self._host.calls(rows, ops, inputs, reset_kwargs)
-        except BaseException:
+        except BaseException as error:
+            self._require_open(error)
             state.let_go(state.claimed(rows, claim))
             raise
         try:
@@ -174,11 +176,13 @@ class CallPoolEngine(Generic[Description]):
             timeout: seconds; None to wait for ever.
 
         Raises:
+            RuntimeError: the engine has been closed, by another thread.
             ValueError: ``least`` is more than there are rows under way, lanes apart.
         """
         self._rows.require_least(least)
         deadline = None if timeout is None else perf_counter() + timeout
         while True:
+            self._require_open()
             ready = self._ready()
             if len(ready) >= least:
                 return ready
@@ -190,6 +194,7 @@ class CallPoolEngine(Generic[Description]):
         self._rows.require_least(least)
         deadline = None if timeout is None else perf_counter() + timeout
         while True:
+            self._require_open()
             ready = self._ready()
             if len(ready) >= least:
                 return ready
@@ -213,23 +218,33 @@ class CallPoolEngine(Generic[Description]):
 
         Raises:
             CallTimeoutError: it took longer; it is still under way.
+            RuntimeError: the engine has been closed, by another thread.
             ValueError: the row is no lane with work under way.
         """
         call = self._lane_call(row)
         deadline = None if timeout is None else perf_counter() + timeout
         while not call.is_done:
+            self._require_open()
             self._forget_others(call)
             if not call.arrivals.wait(1, deadline) and not call.is_done:
                 raise CallTimeoutError(f"env {row} did not come to its end in time")
+        self._require_open()
 
     async def wait_for_async(self, row: int, timeout: float | None = None) -> None:
         """As :meth:`wait_for`, for a coroutine on the caller's own event loop."""
         call = self._lane_call(row)
         deadline = None if timeout is None else perf_counter() + timeout
         while not call.is_done:
+            self._require_open()
             self._forget_others(call)
             if not await call.arrivals.wait_async(1, deadline) and not call.is_done:
                 raise CallTimeoutError(f"env {row} did not come to its end in time")
+        self._require_open()
+
+    def _require_open(self, error: BaseException | None = None) -> None:
+        """Refuses to go on where another thread has closed the engine, which is why something was not there."""
+        if self._is_closed and (error is None or isinstance(error, Exception)):
+            raise RuntimeError("the envs have been closed, in another thread") from error
 
     def _lane_call(self, row: int) -> EnvCall:
         self._rows.require_lane(row)
@@ -271,7 +286,8 @@ class CallPoolEngine(Generic[Description]):
             elif into is not None:
                 self._gather(rows, into)
                 self._let_go(rows)
-        except BaseException:
+        except BaseException as error:
+            self._require_open(error)
             self._abandon(calls)
             raise
         return report
@@ -337,6 +353,8 @@ class CallPoolEngine(Generic[Description]):
         Args:
             state: of the rows from now on; None leaves it.
         """
+        if self._is_closed:
+            return
         for call in calls:
             self._rows.abandon([call.row])
             self._calls[call.row] = call
@@ -345,8 +363,21 @@ class CallPoolEngine(Generic[Description]):
 
     # ---------------------------------------------------------------- rounds and verbs
 
-    def run(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> Report:
+    overlaps = True
+    """``run`` takes what is done ``meanwhile``."""
+
+    def run(
+        self,
+        ops: bytes,
+        inputs: Any,
+        reset_kwargs: Sequence[Mapping[str, Any]] | None = None,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> Report:
         """One round of all rows, whose envs do their parts at once; see :class:`~gymbridge.engine.host.Host`.
+
+        Args:
+            ops, inputs, reset_kwargs: see there.
+            meanwhile: what the caller does while the envs are at work.
 
         Raises:
             RuntimeError: a row is busy.
@@ -357,7 +388,7 @@ class CallPoolEngine(Generic[Description]):
                 self._crew.require_living(row for row, op in enumerate(ops) if op)
             calls = self._host.calls(range(self.num_envs), ops, inputs, reset_kwargs)
             try:
-                self._crew.perform(calls)
+                self._crew.perform(calls, meanwhile)
                 report = self._host.finish(calls, by_row=True)
             except BaseException:
                 self._abandon(calls)
@@ -459,7 +490,13 @@ class CallPoolEngine(Generic[Description]):
                 warning; ``shutdown_timeout`` unless told.
             terminate: do so at once, and wait for nothing.
         """
-        errors = self._crew.close(self.shutdown_timeout if timeout is None else timeout, terminate)
+        self._is_closed = True
+        try:
+            errors = self._crew.close(self.shutdown_timeout if timeout is None else timeout, terminate)
+        finally:
+            for call in [*self._calls.values()]:  # whoever waits for one that was left behind is to go on
+                if not call.is_done:
+                    call.arrivals.add(call)
         self.__dict__.pop("block", None)
         self.__dict__.pop("_host", None)
         if errors:

@@ -195,10 +195,26 @@ class ParallelEngine(Generic[Description]):
 
     # ---------------------------------------------------------------- rounds
 
-    def run(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> Report:
-        """One round: one op a row; see :class:`~gymbridge.engine.host.Host`."""
+    overlaps = True
+    """``run`` takes what is done ``meanwhile``."""
+
+    def run(
+        self,
+        ops: bytes,
+        inputs: Any,
+        reset_kwargs: Sequence[Mapping[str, Any]] | None = None,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> Report:
+        """One round: one op a row; see :class:`~gymbridge.engine.host.Host`.
+
+        Args:
+            ops, inputs, reset_kwargs: see there.
+            meanwhile: what the caller does while the envs are at work.
+        """
         try:
             self.send(ops, inputs, reset_kwargs)
+            if meanwhile is not None:
+                meanwhile()
             return self.receive()
         except BaseException:
             if self._round is not None:  # an interrupt between the two

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +23,11 @@ from gymbridge.errors import CallTimeoutError
 __all__ = ["PoolEngine"]
 
 Description = TypeVar("Description", bound=EnvDescription)
+
+_CLOSED = "the workers have been closed, in another thread"
+
+_CLOSE_SECONDS = 0.1
+"""How often a thread that waits for a lane sees whether another has closed the engine."""
 
 
 class PoolEngine(ParallelEngine[Description]):
@@ -83,6 +88,9 @@ class PoolEngine(ParallelEngine[Description]):
         super().__init__(makers, options, num_workers=max(1, len(makers)), **how)
         self._ends = ReadyEnds(self._crew.ends)
         self._rows = PoolRows()
+        self._is_closed = False
+        self._waiting: set[int] = set()
+        """Lanes that a thread waits for, or is about to take: another may not read their answers meanwhile."""
         self._read: dict[int, Report] = {}
         """Row -> what was read of it when another was taken with it that had raised."""
 
@@ -95,6 +103,14 @@ class PoolEngine(ParallelEngine[Description]):
         """See :meth:`ParallelEngine.allocate`."""
         super().allocate()
         self._gather = Gathering(self.block)
+
+    def close(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """See :meth:`ParallelEngine.close`; threads that wait for a lane have an error."""
+        self._is_closed = True
+        deadline = perf_counter() + 10 * _CLOSE_SECONDS
+        while self._waiting and perf_counter() < deadline:  # of one end there may be one wait at a time
+            sleep(_CLOSE_SECONDS / 100)
+        super().close(timeout, terminate)
 
     # ---------------------------------------------------------------- work
 
@@ -189,11 +205,24 @@ class PoolEngine(ParallelEngine[Description]):
 
         Raises:
             CallTimeoutError: it took longer; it is still under way.
+            RuntimeError: the engine has been closed, by another thread.
             ValueError: the row is no lane with work under way.
         """
         self._rows.require_lane(row)
-        if row not in self._crew.dead and not self._crew.ends[row].is_ready(timeout):
-            raise CallTimeoutError(f"env {row} did not come to its end in time")
+        deadline = None if timeout is None else perf_counter() + timeout
+        self._waiting.add(row)
+        try:
+            while row not in self._crew.dead and not self._is_closed:
+                left = _CLOSE_SECONDS if deadline is None else max(0.0, deadline - perf_counter())
+                if self._crew.ends[row].is_ready(min(left, _CLOSE_SECONDS)):
+                    break
+                if left <= 0:
+                    raise CallTimeoutError(f"env {row} did not come to its end in time")
+            if self._is_closed:  # by another thread
+                raise RuntimeError(f"env {row}: {_CLOSED}")
+        except BaseException:
+            self._waiting.discard(row)
+            raise
 
     def take(self, rows: Sequence[int], into: Block | None) -> Report:
         """What rows that are ready gave; they are idle then.
@@ -221,9 +250,14 @@ class PoolEngine(ParallelEngine[Description]):
                 self._gather(rows, into)
             if into is not None or failed is not None:
                 self._let_go(rows)
-        except BaseException:
+        except BaseException as error:
+            if self._is_closed and isinstance(error, Exception):
+                raise RuntimeError(f"envs {[*rows]}: {_CLOSED}") from error
             self.abandon(rows)
             raise
+        finally:
+            if self._waiting:
+                self._waiting.difference_update(rows)
         return report
 
     def release(self, rows: Iterable[int]) -> None:
@@ -274,6 +308,8 @@ class PoolEngine(ParallelEngine[Description]):
 
     def abandon(self, rows: Iterable[int]) -> None:
         """Has rows be idle whose work, if any is under way, the caller is not to see: they are to be reset."""
+        if self._is_closed:
+            return
         rows = [*rows]
         for row in rows:
             self._ends.forget(row)

@@ -124,11 +124,15 @@ class PoolRows:
 
     def let_go(self, rows: Iterable[int]) -> None:
         """These rows are idle again."""
-        for row in rows:
-            self.lanes.discard(row)
-            self.batch.discard(row)
-            self.ready.pop(row, None)
-            self._claims.pop(row, None)  # last: another thread may claim the row from here on
+        rows = [*rows]
+        self.batch.difference_update(rows)
+        if self.lanes:
+            self.lanes.difference_update(rows)
+        if self.ready:
+            for row in rows:
+                self.ready.pop(row, None)
+        for row in rows:  # last: another thread may claim a row from here on
+            self._claims.pop(row, None)
 
     def abandon(self, rows: Iterable[int]) -> None:
         """These rows' work is not to be taken any more: what they do, the caller never sees."""

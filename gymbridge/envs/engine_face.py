@@ -138,15 +138,23 @@ class EngineFace(ABC):
             self._require_own(tensordict)
         report = self._run(tensordict, mask, ops)
         try:
-            untouched = self._untouched(idle, report)
-            following = self._next_of(tensordict, untouched, report)
-            root = self._root_of(tensordict, untouched, report, following)
+            if idle is None and not report.errors:
+                following, root = self._step_and_root(tensordict, report)
+            else:
+                untouched = self._untouched(idle, report)
+                following = self._next_of(tensordict, untouched, report)
+                root = self._root_of(tensordict, untouched, report, following)
         except BaseException as error:
             self._not_shown(ops, report, error)
             raise
         if report.errors:
             self._fail(self._stepped(tensordict, following), report)
         return following, root
+
+    def _step_and_root(self, tensordict: TensorDictBase, report: Report) -> tuple[TensorDictBase, TensorDictBase]:
+        """What stands under ``"next"`` after a step of all rows, none of which raised, and the root after it."""
+        following = self._next_of(tensordict, None, report)
+        return following, self._root_of(tensordict, None, report, following)
 
     def step_or_reset(self, tensordict: TensorDictBase, resets: torch.Tensor) -> TensorDictBase:
         """Resets the rows that ``resets`` picks and steps the others, in one round: what each row shows then."""
@@ -183,8 +191,7 @@ class EngineFace(ABC):
         self, tensordict: TensorDictBase, report: Report
     ) -> tuple[TensorDictBase, TensorDictBase]:
         """The same with the root of the next step, where rows that ended hold what their resets gave."""
-        following = self._next_of(tensordict, None, report)
-        root = self._root_of(tensordict, None, report, following)
+        following, root = self._step_and_root(tensordict, report)
         with_next = self.may_have_extras or entry(tensordict, "next") is not None
         put_next(tensordict, following, self.groups.nested)
         return tensordict, self.carry(tensordict, root, None, with_next=with_next)

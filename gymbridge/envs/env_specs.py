@@ -23,6 +23,7 @@ __all__ = [
     "KINDS",
     "EnvSpecs",
     "SpecPlan",
+    "UnlikeEnvs",
     "difference",
     "fake_tensordict",
     "first_alike",
@@ -368,18 +369,33 @@ def first_alike(envs: Sequence[EnvSpecs]) -> list[EnvSpecs]:
     return shared
 
 
+class UnlikeEnvs(ValueError):
+    """Envs do not agree whose results are to be dense.
+
+    Attributes:
+        difference: how, as :func:`difference` tells it.
+    """
+
+    def __init__(self, refused: str, difference: str):
+        super().__init__(f"{refused}: {difference}")
+        self.difference = difference
+
+
 def difference(envs: Sequence[EnvSpecs]) -> str | None:
-    """How envs disagree in keys, shapes or dtypes, or that a shape is dynamic; None where they agree."""
+    """How the first env that does disagrees in keys, shapes or dtypes, or is dynamic; None where all agree."""
     leaves = [_leaves(env) for env in envs]
     for row, own in enumerate(leaves):
+        found = []
         for key, (shape, dtype) in own.items():
             if -1 in shape:
-                return f"env {row} has dynamic specs, {'.'.join(key)} has shape {[*shape]}"
-            if leaves[0].get(key) != (shape, dtype):
+                found.append(f"env {row} has dynamic specs, {'.'.join(key)} has shape {[*shape]}")
+            elif leaves[0].get(key) != (shape, dtype):
                 got = f"{'.'.join(key)} of shape {[*shape]} and {dtype}"
-                return f"env {row} has {got}, env 0 has {leaves[0].get(key, 'none')}"
+                found.append(f"env {row} has {got}, env 0 has {leaves[0].get(key, 'none')}")
         if missing := [".".join(key) for key in leaves[0] if key not in own]:
-            return f"env {row} lacks {missing}, which env 0 has"
+            found.append(f"env {row} lacks {missing}, which env 0 has")
+        if found:
+            return "; ".join(found)
     return None
 
 

@@ -6,7 +6,7 @@ copied once, so that what the caller gets is the caller's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -134,6 +134,8 @@ class GymFace(EngineFace):
         self._moves = device is not None and device.type != "cpu"
         self._reward_dtype = options.reward_dtype if options.reward_dtype is torch.bfloat16 else None
         self._latest = [np.empty_like(array) for array in self._next]
+        self._overlaps = getattr(engine, "overlaps", False) and not (self._moves or self._objects or self._reward_dtype)
+        self._blank: _Blank | None = None
 
     def on(self, device: torch.device) -> GymFace:
         """The same engine's face on another device."""
@@ -159,6 +161,40 @@ class GymFace(EngineFace):
 
     def _step_inputs(self, tensordict: TensorDictBase, mask: torch.Tensor | None, ops: bytes) -> Any:
         return self._action_leaves(tensordict, ops)
+
+    # ---------------------------------------------------------------- what is made while the envs are at work
+
+    def step_and_maybe_reset(
+        self, tensordict: TensorDictBase, mask: torch.Tensor | None
+    ) -> tuple[TensorDictBase, TensorDictBase]:
+        """See :class:`EngineFace`; of workers, what they are to fill is made while they are at work."""
+        try:
+            return super().step_and_maybe_reset(tensordict, mask)
+        finally:
+            self._blank = None
+
+    def _round(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None) -> Report:
+        if ops == self._step_and_maybe_reset_all and self._overlaps and self._copy:
+            engine: Any = self.engine
+            report: Report = engine.run(ops, inputs, reset_kwargs, self._make_blank)
+            return report
+        return self.engine.run(ops, inputs, reset_kwargs)
+
+    def _make_blank(self) -> None:
+        self._blank = _Blank(self)
+
+    def _step_and_root(self, tensordict: TensorDictBase, report: Report) -> tuple[TensorDictBase, TensorDictBase]:
+        if self._blank is None:
+            return super()._step_and_root(tensordict, report)
+        blank = self._blank
+        for own, array in zip(blank.next_arrays, self._next, strict=True):
+            own[...] = array
+        blank.reward[...] = self._reward
+        blank.terminated[...] = self._terminated
+        blank.truncated[...] = self._truncated
+        np.logical_or(blank.terminated, blank.truncated, out=blank.done)
+        self._reader.latest(blank.root_arrays)
+        return blank.following, blank.root
 
     # ---------------------------------------------------------------- from the block to tensors
 
@@ -235,6 +271,20 @@ class GymFace(EngineFace):
         plain = {at: _from_numpy(array) for at, array in enumerate(arrays) if at not in self._objects}
         moved: dict[int, Any] = dict(zip(plain, self._move([*plain.values()]), strict=True))
         return [moved[at] if at in moved else self._objects[at].entry(array) for at, array in enumerate(arrays)]
+
+
+class _Blank:
+    """What a step gives and the root after it, over arrays that are still to be filled."""
+
+    def __init__(self, face: GymFace):
+        self.next_arrays = [np.empty_like(array) for array in face._next]
+        self.root_arrays = [np.empty_like(array) for array in face._next]
+        self.reward = np.empty_like(face._reward)
+        self.done, self.terminated, self.truncated = (np.empty_like(face._no_flag) for _ in FLAGS)
+        rewards = [self.reward] if face._has_reward else []
+        tensors = face._tensors([*self.next_arrays, *rewards, self.done, self.terminated, self.truncated])
+        self.following = face._assemble_next(tensors)
+        self.root = face._assemble_root(face._tensors([*self.root_arrays, *(face._no_flag.copy() for _ in FLAGS)]))
 
 
 def batched_specs(

@@ -17,7 +17,7 @@ from gymbridge.envs.tensordicts import Assembler, flattened
 from gymbridge.errors import EnvOutputError
 from gymbridge.specs import TensorSpec
 
-__all__ = ["OutputReader", "OutputRow", "OutputRows", "RowLayout"]
+__all__ = ["OneOfRows", "OutputReader", "OutputRow", "OutputRows", "RowLayout"]
 
 Key = tuple[str, ...]
 
@@ -134,6 +134,11 @@ class OutputRows:
         """What a row gave in the env's own tensors: the stacks are handed out, and may have been changed since."""
         return self.layout.reader(self._made[row]) if self.layout is not None and self._made else self[row]
 
+    def copied(self) -> OutputRows:
+        """The same, of stacked rows, in stacks of its own."""
+        columns = [column.clone() if isinstance(column, torch.Tensor) else column for column in self.columns]
+        return OutputRows(self.layout, columns)
+
     def __len__(self) -> int:
         return len(self._rows) if self.layout is None else len(self.columns[0])
 
@@ -160,6 +165,22 @@ class OutputRows:
         if not flags or not torch.cat([flag if flag.ndim == 1 else flag.reshape(-1) for flag in flags]).any():
             return []
         return [row for row, out in self.items() if out.layout.reader.groups.ended(out.completed()).any()]
+
+
+class OneOfRows(NamedTuple):
+    """A row of what several gave, not yet taken out.
+
+    Attributes:
+        outputs: what they gave.
+        position: the row's.
+    """
+
+    outputs: OutputRows
+    position: int
+
+    def completed(self) -> TensorDictBase:
+        """See :class:`OutputRow`."""
+        return self.outputs[self.position].completed()
 
 
 class _Leaf(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 import torch
-from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict
+from tensordict import LazyStackedTensorDict, MemoryMappedTensor, NonTensorData, TensorDict
 
 from gymbridge.engine.workers.pickling import can_be_pickled, what_cannot_be_pickled
 from gymbridge.envs.tensordicts import non_tensor, tensordict_of
@@ -154,6 +154,8 @@ class Packer:
             return _DATA, value.data
         if kind is list or kind is tuple:
             return (_LIST if kind is list else _TUPLE), [self._content(part, packing, path) for part in value]
+        if kind is MemoryMappedTensor:
+            return self._put(value.as_subclass(torch.Tensor), packing, path)
         packing.note(value, path)
         return _WHOLE, value
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
@@ -49,13 +50,13 @@ class Wanted(NamedTuple):
                 negative ``timeout``.
         """
         for name, given in (("min_get", min_get), ("max_get", max_get)):
-            if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
+            if given is not None and (isinstance(given, bool) or not isinstance(given, (int, np.integer))):
                 raise TypeError(f"{name}: got {given!r}, expected an int")
         if min_get < 1:
             raise ValueError(f"min_get: got {min_get}, expected at least 1")
         if max_get is not None and max_get < min_get:
             raise ValueError(f"max_get: got {max_get}, expected at least min_get, {min_get}")
-        return cls(min_get, max_get, deadline_of(timeout))
+        return cls(int(min_get), None if max_get is None else int(max_get), deadline_of(timeout))
 
 
 def deadline_of(timeout: float | None) -> float | None:
@@ -66,11 +67,11 @@ def deadline_of(timeout: float | None) -> float | None:
     """
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.number)):
         raise TypeError(f"timeout: got {timeout!r}, expected seconds, or None for no limit")
     if not timeout >= 0:
         raise ValueError(f"timeout: got {timeout}, expected 0 or more seconds")
-    return perf_counter() + timeout
+    return perf_counter() + float(timeout)
 
 
 class PoolCalls:
@@ -106,6 +107,11 @@ class PoolCalls:
         self._works: dict[Op, dict[int, Work]] = {op: {} for op in _NAMES}
         self._lanes: dict[int, Work] = {}
         self._received_lanes: dict[int, object] = {}
+
+    @property
+    def under_way(self) -> int:
+        """How many rows have work under way or were not received, lanes apart."""
+        return sum(map(len, self._works.values()))
 
     @property
     def busy(self) -> list[int]:
@@ -196,21 +202,41 @@ class PoolCalls:
         """
         begun = perf_counter()
         self._require_under_way(op, wanted)
+        rows = self._waited(self._waits(f"async_{_NAMES[op]}_recv", self._works[op], wanted))
+        return self._results(op, rows, wanted, begun)
+
+    def receive_any(self, wanted: Wanted, into: list[tuple[Op, Any]]) -> None:
+        """The same of rows with whichever work: adds what those gave that had the same, one work after the other.
+
+        What came before one that raises is there then.
+
+        Raises:
+            CallTimeoutError: see :meth:`receive`; as many as are wanted have to be under way.
+        """
+        begun = perf_counter()
+        works = {row: work for own in [*self._works.values()] for row, work in own.items()}
+        rows = self._waited(self._waits("recv", works, wanted))
+        done_at = self._face.done_at(rows)
+        for op in sorted({works[row].op for row in rows}):
+            made = self._results_of(op, [row for row in rows if works[row].op == op])
+            into.append((op, made))
+        self._stats.received(begun, done_at, rows, wanted.max_get)
+
+    def _waited(self, waits: Generator[tuple[int, float | None], Iterable[int], list[int]]) -> list[int]:
         wait = self._engine.wait
-        waits = self._waits(op, wanted)
         try:
             following = next(waits)
             while True:
                 following = waits.send(wait(*following))
         except StopIteration as end:
-            rows = end.value
-        return self._results(op, rows, wanted, begun)
+            rows: list[int] = end.value
+            return rows
 
     async def receive_async(self, op: Op, wanted: Wanted) -> Any:
         """The same, awaited."""
         begun = perf_counter()
         self._require_under_way(op, wanted)
-        waits = self._waits(op, wanted)
+        waits = self._waits(f"async_{_NAMES[op]}_recv", self._works[op], wanted)
         try:
             following = next(waits)
             while True:
@@ -227,22 +253,28 @@ class PoolCalls:
                 f"such work under way"
             )
 
-    def _waits(self, op: Op, wanted: Wanted) -> Generator[tuple[int, float | None], Iterable[int], list[int]]:
+    def _waits(
+        self, call: str, works: dict[int, Work], wanted: Wanted
+    ) -> Generator[tuple[int, float | None], Iterable[int], list[int]]:
         """The waits of a receive; returns the rows that it is to get, in order."""
-        works = self._works[op]
         most = len(works) if wanted.max_get is None else min(wanted.max_get, len(works))
         at_once = wanted.min_get if wanted.deadline is None else most
         found = yield from self._face.waits(works, at_once, wanted.deadline)
         if len(found) < wanted.min_get:
             raise CallTimeoutError(
-                f"async_{_NAMES[op]}_recv: {len(found)} of min_get={wanted.min_get} envs came in time; what they gave "
-                f"is there for the next call"
+                f"{call}: {len(found)} of min_get={wanted.min_get} envs came in time; what they gave is there for the "
+                f"next call"
             )
         return sorted(found[:most])
 
     def _results(self, op: Op, rows: Sequence[int], wanted: Wanted, begun: float) -> Any:
+        done_at = self._face.done_at(rows)
+        made = self._results_of(op, rows)
+        self._stats.received(begun, done_at, rows, wanted.max_get)
+        return made
+
+    def _results_of(self, op: Op, rows: Sequence[int]) -> Any:
         works = self._works[op]
-        done_at = self._engine.done_at(rows)
         sent = together([works[row][1:] for row in rows], dense=self._dense)
         index = torch.tensor(rows)
         if self._row_batch_size:
@@ -253,7 +285,6 @@ class PoolCalls:
         made = self._made(rows, works, lambda: self._face.results(rows, op, sent))
         if sent is None:
             _put_index(made, index)
-        self._stats.received(begun, done_at, rows, wanted.max_get)
         return made
 
     def receive_lane(self, op: Op, row: int, deadline: float | None) -> Any:
@@ -313,6 +344,13 @@ class PoolCalls:
             raise_env_error({failed.row: failed.error})
         self._done(rows, works)
         return made
+
+    def drop(self) -> None:
+        """What rows do, or gave, is not to be seen, lanes apart; they are to be reset."""
+        for works in self._works.values():
+            rows = [*works]
+            self._face.lose(rows)
+            self._done(rows, works)
 
     def _done(self, rows: Iterable[int], works: dict[int, Work]) -> None:
         for row in rows:

@@ -223,6 +223,10 @@ class PoolFace(ABC, Generic[Face]):
         """Whether a lane is complete and no longer the engine's."""
         return False
 
+    def done_at(self, rows: Sequence[int]) -> Sequence[float]:
+        """When each of some rows that are complete came to the end of its work; see the engine's."""
+        return self._engine.done_at(rows)
+
     def complete(self, ready: Iterable[int], works: dict[int, Work], *, lane: bool = False) -> list[int]:
         """Which rows have come to the end of all their work, in the order in which they did.
 
@@ -318,6 +322,7 @@ class _Outcome(NamedTuple):
 
     step: _Part | None
     reset: _Part | None
+    done_at: float
     error: Exception | None = None
 
 
@@ -411,6 +416,10 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace]):
     def _is_held(self, row: int) -> bool:
         return row in self._outcomes
 
+    def done_at(self, rows: Sequence[int]) -> Sequence[float]:
+        """See :class:`PoolFace`."""
+        return [self._outcomes[row].done_at for row in rows]
+
     def complete(self, ready: Iterable[int], works: dict[int, Work], *, lane: bool = False) -> list[int]:
         """See :class:`PoolFace`."""
         rows = [row for row in ready if row in works]
@@ -423,7 +432,7 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace]):
                 self._engine.abandon(lost)
                 for row in lost:
                     failed_row = RuntimeError(f"env {row}: {error!r} has lost what it gave; reset it")
-                    self._outcomes[row] = _Outcome(None, None, failed_row)
+                    self._outcomes[row] = _Outcome(None, None, perf_counter(), failed_row)
                 raise
             rows = [row for row in rows if row not in group or (failed is not None and row != failed)]
         return [row for row in [*self._outcomes] if row in works]  # a copy: lanes come and go meanwhile
@@ -431,24 +440,27 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace]):
     def _collect(self, rows: Sequence[int], works: Mapping[int, Work], *, lane: bool) -> int | None:
         """Takes what rows gave in one piece of their work; of some that raised one alone, which is returned."""
         face = self._batch_face(len(rows)) if self._whole.is_dense and not lane else self._lane_face(rows[0])
+        done_at = self._engine.done_at(rows)
         told = self._engine.take(rows, face._block)
         if told.errors:
             (position,) = told.errors
             self._steps.pop(rows[position], None)
-            self._outcomes[rows[position]] = _Outcome(None, None, told.errors[position])
+            self._outcomes[rows[position]] = _Outcome(None, None, done_at[position], told.errors[position])
             return rows[position]
         steps = [works[row].op != Op.RESET and row not in self._steps for row in rows]
         report = face._received(bytes(Op.STEP if is_step else Op.RESET for is_step in steps), told)
         ended = {*report.steps.ended()} if any(steps) else ()
         for position, row in enumerate(rows):
             if not steps[position]:
-                self._outcomes[row] = _Outcome(self._steps.pop(row, None), _Part(report.resets, position))
+                self._outcomes[row] = _Outcome(
+                    self._steps.pop(row, None), _Part(report.resets, position), done_at[position]
+                )
                 continue
             part = _Part(report.steps, position)
             if position in ended and works[row].op == Op.STEP_MAYBE_RESET:
                 self._begin_reset(row, works[row], part, lane=lane)
             else:
-                self._outcomes[row] = _Outcome(part, None)
+                self._outcomes[row] = _Outcome(part, None, done_at[position])
         return None
 
     def _begin_reset(self, row: int, work: Work, step: _Part, *, lane: bool) -> None:
@@ -460,7 +472,7 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace]):
         except Exception as error:  # what cannot be sent, or a worker that has died since
             self._steps.pop(row, None)
             self._engine.block.state[row] = RowState.FAILED
-            self._outcomes[row] = _Outcome(None, None, error)
+            self._outcomes[row] = _Outcome(None, None, perf_counter(), error)
 
     def results(self, rows: Sequence[int], op: Op, tensordict: TensorDictBase | None) -> Any:
         """See :class:`PoolFace`."""
@@ -525,7 +537,7 @@ def _after(face: EngineFace, op: Op, tensordict: TensorDictBase | None, report: 
 def _joined(parts: Sequence[_Part | None]) -> OutputRows:
     """What rows gave, in this order; as it was given together, where they were heard of so."""
     first = parts[0]
-    together = None if first is None else first.outputs
+    together = None if first is None or len(first.outputs) != len(parts) else first.outputs
     if together is not None and all(part == (together, position) for position, part in enumerate(parts)):
         return together
     outputs = OutputRows()

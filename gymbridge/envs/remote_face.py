@@ -15,7 +15,7 @@ from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.host import NOTHING, Engine, Report
 from gymbridge.envs.env_specs import EnvSpecs
-from gymbridge.envs.output_rows import OutputReader, OutputRow, OutputRows
+from gymbridge.envs.output_rows import OneOfRows, OutputReader, OutputRow, OutputRows
 from gymbridge.envs.placed_leaves import EnvPlaces, tensors_of
 from gymbridge.envs.remote_host import RemoteEnvDescription, SentOutputs
 from gymbridge.envs.remote_inputs import GivenColumns, GivenRows, RoundInputs
@@ -116,8 +116,14 @@ class RemoteTensorDictFace(TensorDictFace):
             report: of their work, of which row ``i`` is ``rows[i]``.
         """
         for outputs in (report.steps, report.resets):
-            for position, output in outputs.items():
-                self._last[rows[position]] = output
+            if outputs.layout is not None:  # the stacks themselves are handed out
+                own = outputs.copied()
+                self._last.update((rows[position], OneOfRows(own, position)) for position in outputs)
+            else:
+                self._last.update(
+                    (rows[position], output if self.is_dense else output.copied())
+                    for position, output in outputs.items()
+                )
 
     def _reset_inputs(  # type: ignore[override]
         self, tensordict: TensorDictBase | None, mask: torch.Tensor | None
@@ -137,10 +143,14 @@ class RemoteTensorDictFace(TensorDictFace):
     ) -> RoundInputs:
         masks = self._masks = self._row_masks(mask)
         root = partial(self._row_root, tensordict)
-        columns = None if masks is not None else self.columns_given(tensordict)
+        resets = {row for row, op in enumerate(ops) if op == Op.RESET} if Op.RESET in ops else ()
+        columns = None if masks is not None or resets else self.columns_given(tensordict)
         if columns is not None:
             return RoundInputs(columns, None, root)
-        return RoundInputs(GivenRows(self._picked_inputs(tensordict, masks, ops), masks, False), masks, root)
+        rows = self._picked_inputs(tensordict, masks, ops)
+        for row in resets:
+            rows[row] = root(row)
+        return RoundInputs(GivenRows(rows, masks, False, resets), masks, root)
 
     # ---------------------------------------------------------------- what they gave
 

@@ -223,7 +223,7 @@ class RemoteTensorDictHost(TensorDictHost):
             for row, rest in enumerate(sent.rows):
                 if rest is not None:
                     own, moved = given[row], self._for_env(row, rest)
-                    given[row] = moved if own is None else own.update(moved)
+                    given[row] = moved if own is None or ops[row] == Op.RESET else own.update(moved)
         return RowInputs(given, sent.masks, self._nothing)
 
     def _steps_given(self, ops: bytes, sent: GivenColumns | None) -> list[TensorDictBase | None]:

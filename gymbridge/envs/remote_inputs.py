@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -39,11 +39,13 @@ class GivenRows(NamedTuple):
         rows: row -> its TensorDict; None where it does nothing, or is given nothing.
         masks: row -> which envs of the row's own batch are picked, None for all; None where no row has such a mask.
         is_reset: all rows that do something are reset.
+        resets: rows that are reset while others step.
     """
 
     rows: Sequence[TensorDictBase | None]
     masks: Sequence[torch.Tensor | None] | None
     is_reset: bool
+    resets: Collection[int] = ()
 
 
 Sent: TypeAlias = GivenColumns | GivenRows
@@ -121,7 +123,9 @@ class RemoteInputs:
         if given.is_reset:
             return given
         rest = [
-            None if row is None else self._write_row(number if rows is None else rows[number], row, own)
+            row
+            if row is None or number in given.resets  # which is given all that the caller has
+            else self._write_row(number if rows is None else rows[number], row, own)
             for number, (row, own) in enumerate(zip(given.rows, given.masks or repeat(None), strict=False))
         ]
         if given.masks is None and all(row is None for row in rest):

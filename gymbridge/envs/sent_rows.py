@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ _Tensor = torch.Tensor
 _TENSORS = {torch.Tensor}
 
 
-def taken_over(tensordict: TensorDictBase, inputs: Iterable[Key], left_out: Iterable[str]) -> TensorDictBase:
+def taken_over(tensordict: TensorDictBase, inputs: Collection[Key], left_out: Collection[str]) -> TensorDictBase:
     """A shallow copy that the caller's later changes do not reach, with copies of the leaves that envs are given.
 
     Args:
@@ -41,6 +41,9 @@ def taken_over(tensordict: TensorDictBase, inputs: Iterable[Key], left_out: Iter
         >>> td["action"].add_(1), own["action"]
         (tensor([1., 1.]), tensor([0., 0.]))
     """
+    if type(tensordict) is LazyStackedTensorDict and tensordict.stack_dim == 0:  # the rows may have other shapes
+        rows = [taken_over(row, inputs, left_out) for row in tensordict.tensordicts]
+        return LazyStackedTensorDict(*rows, stack_dim=0)
     if type(tensordict) is not TensorDict:
         own: TensorDictBase = tensordict.exclude(*left_out).copy()
     else:
@@ -103,21 +106,47 @@ def _columns(parts: Sequence[tuple[TensorDictBase | None, int]]) -> dict[str, An
         return None
     if len(parts) == 1:
         return {name: value[position : position + 1].clone() for name, value in plain.items()}
-    if all(tensordict is first for tensordict, _ in parts):
-        index = torch.tensor([at for _, at in parts], device=first.device)
-        return {name: value[index.to(value.device)] for name, value in plain.items()}
-    shared = {name: (value.shape[1:], value.dtype, value.device) for name, value in plain.items()}
-    for tensordict, _ in parts:
-        if tensordict is first:
-            continue
-        if type(tensordict) is not TensorDict or tensordict.device != first.device:
-            return None
-        others = tensordict._tensordict
-        if others.keys() != plain.keys() or not {*map(type, others.values())} <= _TENSORS:
-            return None
-        if any((value.shape[1:], value.dtype, value.device) != shared[name] for name, value in others.items()):
-            return None
-    return {name: torch.stack([td._tensordict[name][at] for td, at in parts]) for name in plain}  # type: ignore[union-attr]
+    groups: dict[int, tuple[TensorDict, list[int], list[int]]] = {}
+    shared = [(name, value.shape[1:], value.dtype, value.device) for name, value in plain.items()]
+    for row, (tensordict, at) in enumerate(parts):
+        group = groups.get(id(tensordict))
+        if group is None:
+            if type(tensordict) is not TensorDict or (
+                tensordict is not first and not _is_like(tensordict, first, shared)
+            ):
+                return None
+            group = groups[id(tensordict)] = (tensordict, [], [])
+        group[1].append(at)
+        group[2].append(row)
+    if 2 * len(groups) > len(parts):
+        return {name: torch.stack([td._tensordict[name][at] for td, at in parts]) for name in plain}  # type: ignore[union-attr]
+    picked = [(td._tensordict, torch.tensor(at)) for td, at, _ in groups.values()]
+    if len(picked) == 1:
+        ((entries_of, index),) = picked
+        return {name: value[index.to(value.device)] for name, value in entries_of.items()}
+    order = torch.tensor([row for _, _, rows in groups.values() for row in rows]).argsort()
+    columns = {}
+    for name in plain:
+        joined = torch.cat([entries_of[name][index.to(entries_of[name].device)] for entries_of, index in picked])
+        columns[name] = joined[order.to(joined.device)]
+    return columns
+
+
+def _is_like(tensordict: TensorDict, first: TensorDict, shared: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether rows of both can be put together leaf by leaf."""
+    others: Any = tensordict._tensordict
+    return (
+        tensordict.device == first.device
+        and len(others) == len(shared)
+        and {*map(type, others.values())} <= _TENSORS
+        and all(
+            name in others
+            and others[name].shape[1:] == shape
+            and others[name].dtype is dtype
+            and others[name].device == device
+            for name, shape, dtype, device in shared
+        )
+    )
 
 
 def _with_equal_keys(rows: list[TensorDictBase | None], *, fill: bool) -> list[TensorDictBase]:

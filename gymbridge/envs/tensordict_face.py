@@ -17,6 +17,7 @@ from gymbridge.envs.env_specs import (
     KINDS,
     EnvSpecs,
     SpecPlan,
+    UnlikeEnvs,
     difference,
     fake_tensordict,
     first_alike,
@@ -25,7 +26,7 @@ from gymbridge.envs.env_specs import (
     shown_leaves,
 )
 from gymbridge.envs.inputs import name_env, require_showable
-from gymbridge.envs.output_rows import OutputRow, OutputRows, RowLayout
+from gymbridge.envs.output_rows import OneOfRows, OutputRow, OutputRows, RowLayout
 from gymbridge.envs.selection import ALL_KEYS, Selection
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordict_host import RowInputs, TensorDictEnvDescription
@@ -91,7 +92,7 @@ class TensorDictFace(EngineFace):
         self._take_specs({kind: self._stacked_specs([env._spec_of(kind) for env in envs], kind) for kind in KINDS})
         unlike = difference(envs)
         if share_individual_td is False and unlike is not None:
-            raise ValueError(f"share_individual_td: got False, expected envs that agree: {unlike}")
+            raise UnlikeEnvs("share_individual_td: got False, expected envs that agree", unlike)
         self.is_dense = unlike is None and not share_individual_td
         first = self._envs[0]
         self._row_batch_size = first.batch_size
@@ -115,7 +116,7 @@ class TensorDictFace(EngineFace):
         self._shown_plans = [self._shown_plan(env) for env in self._envs]
         shown = [key for key in self._root_keys[0] if key not in self._left_out[0]]
         self._assemble_root = Assembler(shown, self.batch_size, device, self._sizes_of_groups("observation", "done"))
-        self._last: dict[int, OutputRow | TensorDictBase | None] = {}
+        self._last: dict[int, OutputRow | OneOfRows | TensorDictBase | None] = {}
         self._last_outputs = OutputRows()
         self._given_next: dict[str, Any] = {}
         self._masks: list[torch.Tensor | None] | None = None
@@ -472,7 +473,7 @@ class TensorDictFace(EngineFace):
             last = self._last[row]
         else:
             last = self._last_outputs.as_given(row) if row in self._last_outputs else None
-        return last.completed() if isinstance(last, OutputRow) else last
+        return last.completed() if isinstance(last, (OutputRow, OneOfRows)) else last
 
     def _put_together(
         self, rows: list[TensorDictBase], tensordict: TensorDictBase | None, after_step: bool = False

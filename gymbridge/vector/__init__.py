@@ -1,8 +1,8 @@
 """The gymnasium face: ``gymnasium.vector`` environments over gymbridge's engine, by changing one import.
 
 What else ``gymnasium.vector`` has (``VectorEnv``, ``VectorWrapper``, ``utils`` …) is here too, so that one import is
-all that a program changes. ``TensorDictVectorEnv`` and ``from_vector_env``, which need torch, and ``AsyncVectorEnv``
-are imported when they are first used.
+all that a program changes. ``TensorDictVectorEnv``, ``PoolVectorEnv`` and ``from_vector_env``, which need torch,
+and ``AsyncVectorEnv`` are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from gymbridge.vector.sync_vector_env import SyncVectorEnv
 if TYPE_CHECKING:
     from gymbridge.vector.as_tensordict_env import from_vector_env
     from gymbridge.vector.async_vector_env import AsyncVectorEnv
+    from gymbridge.vector.pool_vector_env import PoolVectorEnv
     from gymbridge.vector.tensordict_vector_env import TensorDictVectorEnv
 
 _HOMES = {
     "AsyncVectorEnv": "gymbridge.vector.async_vector_env",
+    "PoolVectorEnv": "gymbridge.vector.pool_vector_env",
     "TensorDictVectorEnv": "gymbridge.vector.tensordict_vector_env",
     "from_vector_env": "gymbridge.vector.as_tensordict_env",
 }
@@ -38,6 +40,7 @@ _HOMES = {
 __all__ = [
     "AsyncVectorEnv",
     "AutoresetMode",
+    "PoolVectorEnv",
     "SyncVectorEnv",
     "TensorDictVectorEnv",
     "VectorActionWrapper",

@@ -60,6 +60,10 @@ class Autoreset:
         ops = _BY_STATE[self.mode]
         self._table = bytes(ops.get(state, _REFUSED) for state in RowState) + bytes([_REFUSED]) * (256 - len(RowState))
 
+    def refused(self, states: bytes) -> list[int]:
+        """The rows that have to be reset before they are stepped, of which ``states`` has one each."""
+        return [row for row, op in enumerate(states.translate(self._table)) if op == _REFUSED]
+
     def ops(self, states: bytes) -> bytes:
         """One op a row, from one :class:`~gymbridge.engine.codes.RowState` a row.
 
@@ -68,9 +72,9 @@ class Autoreset:
         """
         ops = states.translate(self._table)
         if _REFUSED in ops:
-            refused = [row for row, op in enumerate(ops) if op == _REFUSED]
+            why = why_not_stepped(states, self.refused(states))
             raise ResetNeeded(
-                f"{why_not_stepped(states, refused)}: reset them first, with reset(options={{'reset_mask': mask}}) or "
+                f"{why}: reset them first, with reset(options={{'reset_mask': mask}}) or "
                 f"reset(), since autoreset_mode is {self.mode.value!r}"
             )
         return ops

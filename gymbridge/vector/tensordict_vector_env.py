@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,20 +18,15 @@ from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.failures import why_not_stepped
 from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.envs.base import EnvBase
-from gymbridge.envs.done_groups import FLAGS
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.inputs import DeviceLike, env_device
-from gymbridge.envs.spec_keys import leaf_keys
 from gymbridge.envs.transitions import keep_asleep
 from gymbridge.envs.vector_env import GymVectorEnv
-from gymbridge.specs import Bounded, Composite, Stacked, StackedComposite
 from gymbridge.specs._bridge import array_of
 from gymbridge.vector.autoreset import Autoreset
 from gymbridge.vector.env_outputs import OutputCheck
 from gymbridge.vector.reset_arguments import require_observed, row_seeds, split_reset_mask
-from gymbridge.vector.spec_leaves import ActionWriter, ObservationReader, handed_out
-from gymbridge.vector.tensordict_infos import TensorDictInfoReader
-from gymbridge.vector.torch_output import require_dtype
+from gymbridge.vector.tensordict_form import TensorDictForm, require_output
 
 __all__ = ["TensorDictVectorEnv"]
 
@@ -123,10 +118,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         self._autoreset = Autoreset(autoreset_mode)
         _require_env(env)
         _require_mode(env, self.autoreset_mode)
-        if output not in ("numpy", "torch"):
-            raise ValueError(f"output: got {output!r}, expected 'numpy' or 'torch'")
-        if output == "numpy" and device is not None:
-            raise ValueError(f"device: got {device!r} with output='numpy'; a device needs output='torch'")
+        require_output(output, device)
         self.env = env
         self.num_envs = env.batch_size[0]
         self.copy = copy
@@ -150,30 +142,11 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
     def _read_specs(self, gym_env: GymEnvDescription | None) -> None:
         """Sets what follows from what the env says of itself."""
         env = self.env
-        _require_apart(env)
-        for kind in ("observation", "action", "reward", "done"):
-            _require_alike(kind, getattr(env, f"full_{kind}_spec"), self.num_envs)
-        _require_one_each("reward", env.full_reward_spec, {"reward"}, self.num_envs)
-        _require_one_each("done", env.full_done_spec, {*FLAGS}, self.num_envs)
-        observations = env.full_observation_spec
-        infos = observations.get("info", None)
-        has_infos = isinstance(infos, Composite)
-        observations = observations.exclude("info") if has_infos else observations
-        _require_common_bounds("observation", observations, self.num_envs)
-        _require_common_bounds("action", env.full_action_spec, self.num_envs)
-        self._observations = ObservationReader(observations, None if gym_env is None else gym_env.observation_space)
-        self._infos = TensorDictInfoReader(infos if has_infos else None)
-        self._actions = ActionWriter(env.full_action_spec, None if gym_env is None else gym_env.action_space)
-        self.single_observation_space = self._observations.single_space
-        self.single_action_space = self._actions.single_space
+        self._form = TensorDictForm(env, gym_env, as_torch=self._as_torch, device=self._device)
+        self.single_observation_space = self._form.single_observation_space
+        self.single_action_space = self._form.single_action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        if self._device is not None:
-            for leaf in self._observations.tree.leaves:
-                if leaf.is_array:
-                    require_dtype(leaf.name, leaf.dtype, self._device)
-            if env.full_reward_spec["reward"].dtype is torch.float64:
-                require_dtype("reward", np.dtype(np.float64), self._device)
         self.metadata = {**self._told("metadata", {}), "autoreset_mode": self.autoreset_mode}
         self.render_mode = self._told("render_mode", None)
 
@@ -239,7 +212,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         root = self._touching(rows, lambda: self._checked_root(self.env.reset(given, **kwargs)))
         self._take_root(root)
         self._states[rows] = _RUNNING
-        return self._observation(root), self._infos(root, rows)
+        return self._observation(root), self._form.infos(root, rows)
 
     @exclusive
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -269,18 +242,19 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         ops = self._autoreset.ops(states)
         resets = np.frombuffer(ops, np.uint8) == _RESET if _RESET in ops else None
         td = self._inputs()
-        self._actions.write(td, actions, ignored=resets)
+        self._form.write_actions(td, actions, ignored=resets)
         shown = self._touching(self._all, lambda: self._run(td, resets))
         ended = array_of(shown.outcome["done"]).reshape(self.num_envs)
         infos: dict[str, Any] = {}
         if shown.final is not None:
-            infos["final_obs"], infos["_final_obs"] = self._final_observations(shown.final, ended), ended.copy()
-            infos["final_info"], infos["_final_info"] = self._infos(shown.final, ended), ended.copy()
-        infos.update(self._infos(shown.latest, self._all))
+            parts = self._form.parts(shown.final, copy=self._copies)
+            infos["final_obs"], infos["_final_obs"] = self._form.final_observations(parts, ended), ended.copy()
+            infos["final_info"], infos["_final_info"] = self._form.infos(shown.final, ended), ended.copy()
+        infos.update(self._form.infos(shown.latest, self._all))
         self._states.fill(_RUNNING)
         if not self._autoreset.is_same_step:
             self._states[ended] = _ENDED
-        return (self._observation(shown.latest), *self._outcome(shown.outcome), infos)
+        return (self._observation(shown.latest), *self._form.outcome(shown.outcome, copy=self._copies), infos)
 
     def _run(self, td: TensorDictBase, resets: Mask | None) -> _Shown:
         """Does with each env what its autoreset mode says; ``td`` has the actions."""
@@ -307,8 +281,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         if resets.all():
             root = self._checked_root(self.env.reset(self._root))
             self._take_root(root)
-            outcome = {**dict(self.env.full_reward_spec.zero()), **dict(self.env.full_done_spec.zero())}
-            return _Shown(root, TensorDict(outcome, self.env.batch_size))
+            return _Shown(root, self._form.no_outcome())
         if self.env.partial_step:
             td.set("_step", ~resets)
         td = self.env.step(td)
@@ -397,29 +370,8 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
 
     # ---------------------------------------------------------------- what comes out
 
-    def _parts(self, td: TensorDictBase) -> list[Any]:
-        if self._as_torch:
-            return self._observations.tensors(td, self._copies, self._device)
-        return self._observations.arrays(td, self._copies)
-
     def _observation(self, td: TensorDictBase) -> Any:
-        return self._observations.tree.unflatten(self._parts(td))
-
-    def _final_observations(self, td: TensorDictBase, ended: Mask) -> npt.NDArray[Any]:
-        """An object array with the observation of each env whose episode ended, as one env of the space has it."""
-        parts = self._parts(td)
-        final = np.full(self.num_envs, None, object)
-        for row in np.flatnonzero(ended):
-            values = [part[row] if isinstance(part, tuple) else _own(part[row]) for part in parts]
-            final[row] = self._observations.tree.unflatten(values)
-        return final
-
-    def _outcome(self, outcome: TensorDictBase) -> tuple[Any, Any, Any]:
-        values = [outcome[name].detach().reshape(self.num_envs) for name in ("reward", "terminated", "truncated")]
-        if not self._as_torch:
-            reward, *flags = (array_of(value) for value in values)
-            return (reward.astype(np.float64), *(flag.copy() for flag in flags))  # type: ignore[return-value]
-        return tuple(handed_out(value, self._copies, self._device) for value in values)  # type: ignore[return-value]
+        return self._form.observation(td, copy=self._copies)
 
     # ---------------------------------------------------------------- the envs themselves
 
@@ -513,64 +465,3 @@ def _require_mode(env: EnvBase, mode: AutoresetMode) -> None:
             f"autoreset_mode: got {mode.value!r}, expected {' or '.join(map(repr, others))}: {name} steps all its envs "
             f"or none, and none whose episode has ended"
         )
-
-
-def _require_alike(kind: str, spec: Composite, num_envs: int) -> None:
-    """Refuses envs of differing specs, which have no space in common."""
-    if not any(isinstance(part, (Stacked, StackedComposite)) for part in (spec, *spec.values(True))):
-        return
-    first, *others = [dict(spec[row].items(True, True)) for row in range(num_envs)]
-    for row, own in enumerate(others, 1):
-        for key in {**first, **own}:
-            if own.get(key) != first.get(key):
-                _refuse_unlike(kind, key, row, own.get(key, "nothing"), first.get(key, "nothing"))
-
-
-def _require_common_bounds(kind: str, spec: Composite, num_envs: int) -> None:
-    """Refuses rows with bounds of their own, of which gymnasium has one space; masks of actions are no part of it."""
-    for key, leaf in spec.items(True, True):
-        if not isinstance(leaf, Bounded) or all(_is_common(bound) for bound in (leaf.low, leaf.high)):
-            continue
-        for row in range(1, num_envs):
-            if leaf[row] != leaf[0]:
-                _refuse_unlike(kind, key, row, leaf[row], leaf[0])
-
-
-def _is_common(bound: torch.Tensor) -> bool:
-    return bound.stride(0) == 0 or torch.equal(bound, bound[:1].expand_as(bound))
-
-
-def _refuse_unlike(kind: str, key: Any, row: int, *specs: Any) -> NoReturn:
-    got, expected = [" ".join(str(spec).split()) for spec in specs]
-    raise ValueError(
-        f"env: got envs with {kind}s of their own, expected envs of one space: at {key!r} env {row} has {got}, env 0 "
-        f"has {expected}"
-    )
-
-
-def _require_apart(env: EnvBase) -> None:
-    """Refuses observations that stand where a step or a reset has something else."""
-    taken: dict[tuple[str, ...], str] = {("next",): "what a step gave"}
-    taken |= dict.fromkeys([("_step",), ("_reset",)], "a mask")
-    for kind in ("action", "reward", "done"):
-        taken |= dict.fromkeys(leaf_keys(getattr(env, f"full_{kind}_spec")), f"of the {kind} spec")
-    for key in leaf_keys(env.full_observation_spec):
-        other = taken.get(key) or taken.get(key[:1])
-        if other is not None:
-            raise ValueError(f"env: got an observation at {'.'.join(key)!r}, expected it elsewhere: there is {other}")
-
-
-def _require_one_each(kind: str, spec: Composite, names: set[str], num_envs: int) -> None:
-    """Refuses rewards and flags that are not one an env."""
-    keys = [*spec.keys(True, True)]
-    if set(keys) != names:
-        raise ValueError(f"env: got the {kind} keys {keys}, expected {sorted(names)}, none in groups")
-    for key in keys:
-        shape = spec[key].shape
-        if tuple(shape) not in ((num_envs,), (num_envs, 1)):
-            raise ValueError(f"env: got {key} of shape {[*shape]}, expected one an env, {[num_envs, 1]}")
-
-
-def _own(value: Any) -> Any:
-    """A row of a batch as a value of its own."""
-    return value.clone() if isinstance(value, torch.Tensor) else value.copy()

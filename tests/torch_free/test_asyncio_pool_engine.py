@@ -877,7 +877,7 @@ def test_makers_that_take_too_long_are_left_behind(tmp_path: Path) -> None:
         await asyncio.Event().wait()
 
     with new_threads() as threads, pytest.raises(WorkerStartError, match=r"the envs \[1\] were not made"):
-        AsyncioPoolEngine([lambda: env, never], INFOS, start_timeout=0.05)
+        AsyncioPoolEngine([lambda: env, never], INFOS, start_timeout=2.0)  # the other's maker has its turn by then
     assert have_ended(threads)
     assert env.closed == 1
 

@@ -19,6 +19,7 @@ import gymbridge
 HEAVY = {"torch", "tensordict"}
 # Modules and packages that may import them; every other module, and its examples, runs without.
 NEEDS_TORCH = (
+    "gymbridge.async_env_pool",
     "gymbridge.batched",
     "gymbridge.parallel_env",
     "gymbridge.thread_limits",
@@ -32,10 +33,14 @@ NEEDS_TORCH = (
     "gymbridge.specs",
     "gymbridge.vector.as_tensordict_env",
     "gymbridge.vector.env_outputs",
+    "gymbridge.vector.pool_vector_env",
     "gymbridge.vector.spec_leaves",
+    "gymbridge.vector.spec_requirements",
+    "gymbridge.vector.tensordict_form",
     "gymbridge.vector.tensordict_infos",
     "gymbridge.vector.tensordict_vector_env",
     "gymbridge.vector.torch_output",
+    "gymbridge.worker_batch",
 )
 
 

@@ -726,9 +726,39 @@ def test_threads_with_lanes_hear_of_the_end(terminate: bool) -> None:
         for driver in drivers:
             driver.join(PATIENCE)
         assert len(told) == 4
-        assert all("closed" in each or "_host" in each or "block" in each for each in told), told
+        assert all(each.startswith("RuntimeError: ") and "closed" in each for each in told), told
         assert have_ended(threads)
         assert [env.closed for env in envs] == [1] * 4
+
+
+@pytest.mark.parametrize("lane", [False, True])
+def test_who_waits_for_an_env_that_is_left_behind_hears_of_the_end(lane: bool) -> None:
+    """In another thread than the one that closes the pool."""
+    envs = [DoingEnv(index) for index in range(2)]
+    with new_threads() as threads:
+        pool = open_pool(envs)
+    gate = threading.Event()
+    envs[0].deed = partial(gate.wait, PATIENCE)
+    step(pool, [0], lane=lane)
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            if lane:
+                pool.wait_for(0)
+            else:
+                pool.wait(1)
+        except RuntimeError as error:
+            told.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    with pytest.warns(UserWarning, match=r"envs \[0\] in time and were left behind"):
+        pool.close(timeout=0.1)
+    waiter.join(PATIENCE)
+    assert [str(error) for error in told] == ["the envs have been closed, in another thread"]
+    gate.set()
+    assert have_ended(threads)
 
 
 @pytest.mark.parametrize("is_under_way", [False, True])

@@ -22,7 +22,7 @@ from space_strategies import any_spaces, batchable, leaf_spaces, object_spaces
 from vector_classes import travels, two_workers
 from zoo import OBJECT_SPACES
 
-from gymbridge import ParallelEnv, SerialEnv
+from gymbridge import AsyncEnvPool, ParallelEnv, SerialEnv
 from gymbridge.envs import GymEnv
 from gymbridge.vector import SyncVectorEnv, TensorDictVectorEnv
 
@@ -106,6 +106,11 @@ def parallel(fns: list[Callable[[], gym.Env]]) -> Any:
     return TensorDictVectorEnv(env, autoreset_mode="SameStep")
 
 
+def pool(fns: list[Callable[[], gym.Env]]) -> Any:
+    env = AsyncEnvPool([lambda fn=fn: GymEnv(fn, info="auto") for fn in fns])  # type: ignore[misc]
+    return TensorDictVectorEnv(env, autoreset_mode="SameStep")
+
+
 def records(envs: Any) -> Any:
     """What each env says that it returned."""
     return envs.env.returned if isinstance(envs, TensorDictVectorEnv) else envs.get_attr("returned")
@@ -157,10 +162,10 @@ REUSES = pytest.mark.parametrize("reuses", [False, True], ids=["fresh", "reuses"
 
 @REUSES
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("make", [sync, serial])
+@pytest.mark.parametrize("make", [sync, serial, pool])
 def test_each_kind_of_space(make: Any, name: str, reuses: bool) -> None:
     """Also where an env's reset writes into the observation and the info that ended the episode before."""
-    if make is serial and name in CUSTOM:
+    if make in (serial, pool) and name in CUSTOM:
         pytest.skip("a TensorDict has no place for a custom space, before one is registered")
     assert_finals_are_those_of_the_envs(make, KINDS[name], reuses)
 
@@ -178,7 +183,7 @@ leaves = st.one_of(leaf_spaces(), object_spaces())
 any_space = st.one_of(leaves, any_spaces(leaves=leaves, min_items=1)).filter(batchable)
 
 
-@pytest.mark.parametrize("make", [sync, serial])
+@pytest.mark.parametrize("make", [sync, serial, pool])
 def test_generated_spaces(make: Any) -> None:
     """The same over any space."""
 

@@ -25,7 +25,7 @@ from space_strategies import any_spaces, batchable
 from tensordict import TensorDict
 from zoo import CountingEnv, DictEnv, RaisingEnv
 
-from gymbridge import SerialEnv
+from gymbridge import AsyncEnvPool, SerialEnv
 from gymbridge.envs import EnvBase, GymEnv
 from gymbridge.errors import SpecError
 from gymbridge.specs import Binary, Bounded, Composite, OneHot, Unbounded
@@ -34,6 +34,13 @@ from gymbridge.vector import SyncVectorEnv, TensorDictVectorEnv
 MODES = tuple(AutoresetMode)
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 BOX = spaces.Box(-1, 1, (2,), np.float32)
+
+
+BATCHES: dict[str, Callable[[list[Callable[[], EnvBase]]], EnvBase]] = {
+    "SerialEnv": lambda made: SerialEnv(len(made), [*made]),
+    "pool": lambda made: AsyncEnvPool([*made]),
+}
+"""What runs the envs; of the pool each in a thread."""
 
 
 def wrapped(make: Callable[[], gym.Env], **kwargs: Any) -> Callable[[], GymEnv]:
@@ -71,7 +78,9 @@ def assert_agree(
         ended = our[2] | our[3]
         num_ended += int(ended.sum())
         if ours.autoreset_mode is DISABLED and ended.any():
-            seeds = [step + row for row in range(len(ended))] if isinstance(ours.env, SerialEnv) else None
+            seeds = (
+                [step + row for row in range(len(ended))] if isinstance(ours.env, (SerialEnv, AsyncEnvPool)) else None
+            )
             our, their = (it.reset(seed=seeds, options={"reset_mask": ended}) for it in (ours, theirs))
             assert_same((our[0], show_infos(our[1])), (their[0], show_infos(their[1])), f"reset at {step}")
     return num_ended
@@ -84,21 +93,24 @@ def assert_agree(
     mode=st.sampled_from(MODES),
     lengths=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     copied=st.booleans(),
+    batch=st.sampled_from([*BATCHES]),
 )
-def test_a_serial_env_gives_what_a_sync_vector_env_gives(
-    observations: spaces.Space, actions: spaces.Space, mode: AutoresetMode, lengths: list[int], copied: bool
+def test_a_batch_gives_what_a_sync_vector_env_gives(
+    observations: spaces.Space, actions: spaces.Space, mode: AutoresetMode, lengths: list[int], copied: bool, batch: str
 ) -> None:
     plan = Plan(observations, actions, lengths=lengths, ends=((True, False), (False, True)))
-    env = SerialEnv(3, [wrapped(make, reward_dtype=torch.float64) for make in makers(plan, 3)])
+    env = BATCHES[batch]([wrapped(make, reward_dtype=torch.float64) for make in makers(plan, 3)])
     ours = TensorDictVectorEnv(env, autoreset_mode=mode, copy=copied)
     assert_agree(ours, SyncVectorEnv(makers(plan, 3), autoreset_mode=mode), 7)
+    ours.close()
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("kind", [CountingEnv, DictEnv])
-def test_infos_are_those_of_a_sync_vector_env(kind: type[CountingEnv], mode: AutoresetMode) -> None:
+@pytest.mark.parametrize("batch", BATCHES)
+def test_infos_are_those_of_a_sync_vector_env(batch: str, kind: type[CountingEnv], mode: AutoresetMode) -> None:
     """Nested ones, those of resets only, those of an episode's end only, and ``final_info``."""
-    env = SerialEnv(3, [lambda n=n: GymEnv(lambda: kind((3, 1, n)), info="auto") for n in range(2, 5)])
+    env = BATCHES[batch]([lambda n=n: GymEnv(lambda: kind((3, 1, n)), info="auto") for n in range(2, 5)])  # type: ignore[misc]
     theirs = SyncVectorEnv([lambda n=n: kind((3, 1, n)) for n in range(2, 5)], autoreset_mode=mode)
     ended = assert_agree(TensorDictVectorEnv(env, autoreset_mode=mode), theirs, 20, sorted_keys)
     assert ended > 10

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from vector_classes import travels
 from vector_wrappers import CASES, KeepsOptions, WrapperCase, assert_same_trace, require_packages, stand_ins, trace
 
-from gymbridge import ParallelEnv, SerialEnv
+from gymbridge import AsyncEnvPool, ParallelEnv, SerialEnv
 from gymbridge.envs import GymEnv
 from gymbridge.vector import TensorDictVectorEnv
 
@@ -32,9 +32,13 @@ def sorted_keys(value: Any) -> Any:
     return type(value)(sorted_keys(part) for part in value) if isinstance(value, (list, tuple)) else value
 
 
+def pool(num_envs: int, makers: list[Any]) -> AsyncEnvPool:
+    return AsyncEnvPool(makers)
+
+
 @pytest.mark.parametrize(
     ("batch", "mode"),
-    [*((SerialEnv, mode) for mode in MODES), (ParallelEnv, MODES[0])],
+    [*((SerialEnv, mode) for mode in MODES), (ParallelEnv, MODES[0]), (pool, MODES[0])],
     ids=lambda it: getattr(it, "__name__", getattr(it, "value", "")),
 )
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -178,6 +178,7 @@ class _Service:
             self._wake_one()
 
     def _refuse(self, calls: Sequence[EnvCall]) -> None:
+        """Ends calls that no thread has taken."""
         for call in calls:
             if self._given.pop(call, False) is None:
                 call.error = RuntimeError("the workers are closed")
@@ -229,9 +230,12 @@ class _Service:
                     prepared()
                 del call  # what it gives is not to be kept until the next one comes
                 self._make(thread)
-            else:
+            else:  # another has it, or had it
+                row = call.row
                 thread.call = None
                 del call
+                if self._is_closing:
+                    self._close_idle(row)
         self._wake_one()  # it finds that all is over too
 
     def _make(self, thread: _CallThread) -> None:
@@ -246,13 +250,19 @@ class _Service:
         row = call.row
         _tell_end(call)
         thread.call = None
-        if row in self.dead or (self._is_closing and row not in self._busy_rows()):  # it may have the next call already
-            self._close_env(row)
+        if self._is_closing or row in self.dead:
+            self._close_idle(row)
 
     # ---------------------------------------------------------------- the end
 
-    def _close_env(self, row: int) -> None:
-        """Closes an env that is in no call, once."""
+    def _close_idle(self, row: int) -> None:
+        """Closes an env, once; not while a thread has a call of its row, which does it later.
+
+        The row may have its next call already, from a caller's thread that did not see the end begin.
+        """
+        self._refuse([call for call in [*self._given] if call.row == row])  # who took one before is seen below
+        if any(call.row == row for thread in self._threads if (call := thread.call) is not None):
+            return
         me = object()
         if row not in self.envs or self._closers.setdefault(row, me) is not me:
             return

@@ -125,6 +125,15 @@ def acting_pool(tmp_path: Path) -> Iterator[Pool]:
     pool.close(terminate=True)
 
 
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """The interpreter switches between threads as often as it can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
 def step(pool: Pool, rows: list[int], actions: list[int] | None = None, **options: Any) -> None:
     pool.submit(rows, bytes([STEP]) * len(rows), [np.array(actions or [0] * len(rows))], **options)
 
@@ -284,6 +293,7 @@ def test_of_envs_that_do_not_block_one_thread_makes_all_calls(pool: Pool, envs: 
         sys.setswitchinterval(before)
 
 
+@pytest.mark.usefixtures("switching")
 def test_lanes_of_several_threads_never_meet_in_an_env() -> None:
     """However the interpreter switches between threads, and beside a batch: each transition once and in order."""
     envs = [DoingEnv(index) for index in range(6)]
@@ -298,22 +308,17 @@ def test_lanes_of_several_threads_never_meet_in_an_env() -> None:
             assert not report.errors
             seen[row] += observed(block)
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=drive, args=(row,)) for row in seen]
-        for thread in threads:
-            thread.start()
-        for number in range(1, 101):
-            step(pool, [5, 4])
-            assert sorted(pool.wait(2, PATIENCE)) == [4, 5]
-            report, block = taken(pool, [4, 5])
-            assert not report.errors
-            assert observed(block) == [[4, number], [5, number]]
-        for thread in threads:
-            thread.join(PATIENCE)
-    finally:
-        sys.setswitchinterval(before)
+    threads = [threading.Thread(target=drive, args=(row,)) for row in seen]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 101):
+        step(pool, [5, 4])
+        assert sorted(pool.wait(2, PATIENCE)) == [4, 5]
+        report, block = taken(pool, [4, 5])
+        assert not report.errors
+        assert observed(block) == [[4, number], [5, number]]
+    for thread in threads:
+        thread.join(PATIENCE)
     assert seen == {row: [[row, number] for number in range(1, 101)] for row in seen}
     pool.close()
 
@@ -696,37 +701,40 @@ def test_with_terminate_nothing_is_waited_for(pool: Pool, envs: list[DoingEnv]) 
     gate.set()
 
 
+def step_until_it_raises(pool: Pool, row: int, begun: threading.Barrier, told: list[Exception]) -> None:
+    """Steps an env in a lane until something raises; adds that to what was told."""
+    begun.wait()
+    try:
+        while True:
+            step(pool, [row], lane=True)
+            pool.wait_for(row, PATIENCE)
+            report, _ = taken(pool, [row])
+            if report.errors:
+                raise report.errors[0]
+    except Exception as error:
+        told.append(error)
+
+
+@pytest.mark.usefixtures("switching")
 @pytest.mark.parametrize("terminate", [False, True])
 def test_threads_with_lanes_hear_of_the_end(terminate: bool) -> None:
     """Whatever they are at when another closes the pool: none waits for ever, and no env is in two calls at once."""
-    for _ in range(20):
+    for _ in range(40):
         envs = [DoingEnv(index) for index in range(4)]
         with new_threads() as threads:
             pool = open_pool(envs)
         begun = threading.Barrier(5, timeout=PATIENCE)
-        told: list[str] = []
+        told: list[Exception] = []
 
-        def drive(row: int, pool: Pool = pool, begun: threading.Barrier = begun, told: list[str] = told) -> None:
-            begun.wait()
-            try:
-                while True:
-                    step(pool, [row], lane=True)
-                    pool.wait_for(row, PATIENCE)
-                    report, _ = taken(pool, [row])
-                    if report.errors:
-                        raise report.errors[0]
-            except Exception as error:
-                told.append(f"{type(error).__name__}: {error}")
-
-        drivers = [threading.Thread(target=drive, args=(row,)) for row in range(4)]
+        drivers = [threading.Thread(target=step_until_it_raises, args=(pool, row, begun, told)) for row in range(4)]
         for driver in drivers:
             driver.start()
         begun.wait()
         pool.close(terminate=terminate)
         for driver in drivers:
             driver.join(PATIENCE)
-        assert len(told) == 4
-        assert all(each.startswith("RuntimeError: ") and "closed" in each for each in told), told
+        assert [type(error) for error in told] == [RuntimeError] * 4, told
+        assert all("closed" in str(error) for error in told), told
         assert have_ended(threads)
         assert [env.closed for env in envs] == [1] * 4
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import gymnasium as gym
@@ -26,9 +27,12 @@ from started_threads import have_ended, new_threads
 from waiting_envs import ActingEnv, acting, await_entry, closed_envs, make_gates, release
 from worker_processes import PATIENCE, run_script
 
+from gymbridge.engine.arrivals import Arrivals
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState
+from gymbridge.engine.env_calls import VerbCall
 from gymbridge.engine.gym_host import GymHostOptions
+from gymbridge.engine.thread_crew import ThreadCrew
 from gymbridge.engine.thread_pool import ThreadPoolEngine
 from gymbridge.errors import WorkerDiedError, WorkerStartError
 
@@ -737,6 +741,58 @@ def test_threads_with_lanes_hear_of_the_end(terminate: bool) -> None:
         assert all("closed" in str(error) for error in told), told
         assert have_ended(threads)
         assert [env.closed for env in envs] == [1] * 4
+
+
+class PausedTelling(Arrivals):
+    """Has the thread that tells of a call's end wait, once it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = threading.Event()
+
+    def add(self, comer: Any) -> None:
+        self.thread = threading.current_thread()
+        super().add(comer)
+        self.goes_on.wait(PATIENCE)
+
+
+def test_an_env_that_has_its_next_call_is_not_closed_by_the_thread_of_the_last() -> None:
+    """The end begins when that thread has told of its call, and looks at nothing until the next one is under way."""
+    env = DoingEnv()
+    with new_threads() as threads:
+        crew = ThreadCrew([lambda: env, DoingEnv], (gym.Env,), [None, None], PATIENCE)
+    entered, gate = threading.Event(), threading.Event()
+
+    def block() -> None:
+        entered.set()
+        gate.wait(PATIENCE)
+
+    last, following = VerbCall(0, env.act), VerbCall(0, env.act)
+    paused = last.arrivals = PausedTelling()
+    crew.start([last])
+    assert paused.wait(1, perf_counter() + PATIENCE)
+    env.deed = block
+    following.arrivals = Arrivals()
+    crew.start([following])
+    assert entered.wait(PATIENCE)
+    crew.close(None, True)
+    paused.goes_on.set()
+    paused.thread.join(PATIENCE)
+    assert not paused.thread.is_alive()
+    assert env.closed == 0
+    gate.set()
+    assert have_ended(threads)
+    assert (env.closed, last.error, following.error) == (1, None, None)
+
+
+def test_what_is_given_once_the_end_has_begun_is_refused() -> None:
+    crew = ThreadCrew([DoingEnv], (gym.Env,), [None], PATIENCE)
+    assert crew.close(None, False) == []
+    late = VerbCall(0, lambda: 1)
+    late.arrivals = Arrivals()
+    crew.start([late])
+    assert late.arrivals.wait(1, perf_counter() + PATIENCE)
+    assert isinstance(late.error, RuntimeError)
 
 
 @pytest.mark.parametrize("lane", [False, True])

@@ -370,7 +370,7 @@ def test_an_observation_that_does_not_fit_is_the_rows_error(pool: PoolEngine[Any
 def test_a_round_over_its_time_can_be_settled(pool: PoolEngine[Any], tmp_path: Path) -> None:
     pool.set_attribute(1, "act", "wait")
     pool.send(bytes([STEP] * 3), [np.zeros(3, np.int64)])
-    with pytest.raises(CallTimeoutError, match=r"did not answer in time: envs \[1\]"):
+    with pytest.raises(CallTimeoutError, match=r"did not answer in time: envs \[.*1.*\]"):
         pool.receive(timeout=0.01)
     assert pool.unsettled
     release(tmp_path, 1)

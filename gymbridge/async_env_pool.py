@@ -20,7 +20,8 @@ from gymbridge.engine.calls import exclusive
 from gymbridge.engine.codes import Op
 from gymbridge.engine.counts import count_of
 from gymbridge.engine.parallel import Affinity, ParallelEngine
-from gymbridge.engine.pool import PoolEngine, ThreadPoolEngine
+from gymbridge.engine.pool import PoolEngine
+from gymbridge.engine.thread_pool import ThreadPoolEngine
 from gymbridge.engine.time_limits import time_limit
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.env_specs import UnlikeEnvs

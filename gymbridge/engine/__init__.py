@@ -56,11 +56,9 @@ no env itself: it makes a call for each row, and reads what that gave once it ha
   round or call is under way at a time, in a pool one of each row; each worker concerned answers it once.
 - A caller that gave up (Ctrl-C, a time-out) does not know which bytes are under way. Before the next call it sends each
   worker a byte that comes back behind all others: ``settle``.
-- Workers that are threads of this process have queues in the place of pipes and hand the objects themselves over; the
-  block is private memory. All else is the same (:mod:`~gymbridge.engine.worker_kinds`).
 - Several workers may be threads of one process. Each has pipes and a mailbox of its own, so that the caller sees no
   difference until the process ends, and with it all of them (:mod:`~gymbridge.engine.env_threads`).
-- A worker is dead when its pipe or pidfd says so, or its thread as its last deed. Its rows fail, the others' are kept,
+- A worker is dead when its pipe or pidfd says so. Its rows fail, the others' are kept,
   and what touches its envs later is refused with the same error.
 - At the start each worker makes its envs and describes them; the front looks whether they fit together; ``allocate``
   then makes the memory and hands its descriptor over, and each worker makes its host over its own rows, which knows of
@@ -73,16 +71,19 @@ no env itself: it makes a call for each row, and reads what that gave once it ha
   :mod:`~gymbridge.engine.rows`; :mod:`~gymbridge.engine.contract` looks for all that is wrong with an env at once.
 - :mod:`~gymbridge.engine.info_records` has the infos of numbers alone in the block, as records of a form that
   :mod:`~gymbridge.engine.info_forms` finds in them.
-- :mod:`~gymbridge.engine.workers`: workers, processes or threads, whatever they run;
+- :mod:`~gymbridge.engine.workers`: worker processes, whatever they run;
   :mod:`~gymbridge.engine.shared_memory`: memory that processes share.
 - :mod:`~gymbridge.engine.local`: the engine whose host is in this process.
 - :mod:`~gymbridge.engine.parallel`: the engine whose hosts are in workers; :mod:`~gymbridge.engine.supervision` starts,
   awaits and ends them, :mod:`~gymbridge.engine.worker_loop` is what they run, :mod:`~gymbridge.engine.protocol` is what
-  both know, :mod:`~gymbridge.engine.worker_kinds` is all that depends on whether they are processes or threads;
+  both know, :mod:`~gymbridge.engine.worker_kinds` has them in a process each or several in one;
   :mod:`~gymbridge.engine.mailbox`, :mod:`~gymbridge.engine.remote_errors` and
   :mod:`~gymbridge.engine.gym_inputs`: messages, exceptions and actions on their way.
 - :mod:`~gymbridge.engine.pool`: the engine whose envs have a worker each, and are given work and heard in any order;
   :mod:`~gymbridge.engine.pool_rows` and :mod:`~gymbridge.engine.claims`: which rows of it are busy, and whose.
+- :mod:`~gymbridge.engine.call_pool`: the same for envs of this process, which a crew calls one by one
+  (:mod:`~gymbridge.engine.env_calls`) and one host knows: :mod:`~gymbridge.engine.thread_pool` in threads,
+  :mod:`~gymbridge.engine.asyncio_pool` on an event loop.
 - :mod:`~gymbridge.engine.reader`: how a front reads the block.
 - :mod:`~gymbridge.engine.calls`: refuses a call while another of the same front is under way.
 - :mod:`~gymbridge.engine.failures`: from the errors of a round to the exception that the caller sees.

@@ -118,7 +118,7 @@ class _EnvThread(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._job.run_in(self._side, self._job.limit_threads)
+            self._job.run_in(self._side)
             self.wake.close()  # the caller sees that this one has ended though the process has not
         except BaseException as error:  # the process is to end with it, which the main thread sees to
             self.error = error

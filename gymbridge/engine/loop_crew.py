@@ -15,10 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 import threading
-import warnings
-import weakref
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
@@ -26,12 +23,11 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
-from gymbridge.engine.arrivals import Arrivals
+from gymbridge.engine.call_crew import LEFT_BEHIND, CallCrew, death_of, errors_of_close, warn_of_late
 from gymbridge.engine.env_calls import CallingHost, EnvCall, VerbCall, is_awaitable, is_coroutine_env
 from gymbridge.engine.failures import mark_error
 from gymbridge.engine.makers import require_env, require_maker
 from gymbridge.engine.workers.loop_thread import LoopThread
-from gymbridge.engine.workers.thread import exit_code_of
 from gymbridge.errors import WorkerDiedError, WorkerStartError
 
 __all__ = ["LoopCrew"]
@@ -40,7 +36,7 @@ _SECONDS_TO_CANCEL = 1.0
 """That tasks which are cancelled may take to end."""
 
 
-class LoopCrew:
+class LoopCrew(CallCrew):
     """Makes envs on an event loop of its own, has them called, and closes them.
 
     Dropping the last reference ends the loop: calls that are awaited are cancelled, threads end once their env lets
@@ -50,19 +46,11 @@ class LoopCrew:
         makers: one a row.
         kinds: what they may give.
         start_timeout: seconds until all envs are made.
-
-    Attributes:
-        dead: row -> what its death is told with.
-        refusal: why it is not to be used any more; empty as long as it is.
     """
 
     def __init__(self, makers: Sequence[Callable[[], Any]], kinds: tuple[type, ...], start_timeout: float | None):
-        self.refusal = ""
         self._service = _Service(len(makers), kinds)
-        self.dead = self._service.dead
-        self._release = weakref.finalize(self, self._service.release)
-        self._release.atexit = False  # the loop's thread sees to that, which waits for what ends then
-        _crews.add(self)
+        super().__init__(self._service.dead, self._service.release)
         try:
             made = self.on_loop(self._service.make(makers), start_timeout)
             if made is not None:
@@ -78,11 +66,11 @@ class LoopCrew:
 
     @property
     def envs(self) -> list[Any]:
-        """The envs that the makers gave, or those of the host that was taken."""
+        """See :class:`~gymbridge.engine.call_crew.CallCrew`."""
         return [self._service.envs[row] for row in range(len(self._service.envs))]
 
     def take_host(self, host: CallingHost) -> None:
-        """Has the envs of a host called from now on: those that were made, or what is in them."""
+        """See :class:`~gymbridge.engine.call_crew.CallCrew`."""
         self._service.take_host(host)
 
     def is_on_loop(self, row: int) -> bool:
@@ -103,20 +91,12 @@ class LoopCrew:
         """
         return asyncio.run_coroutine_threadsafe(coroutine, self._service.thread.loop).result(timeout)
 
-    def start(self, calls: Iterable[EnvCall]) -> None:
-        """Has calls made, each where its env is called; the arrivals of each are told once it has been."""
+    def start(self, calls: Sequence[EnvCall]) -> None:
+        """See :class:`~gymbridge.engine.call_crew.CallCrew`; each is made where its env is called."""
         self._service.start(calls)
 
-    def perform(self, calls: Sequence[EnvCall]) -> None:
-        """Has calls made and waits until all have been."""
-        arrivals = Arrivals()
-        for call in calls:
-            call.arrivals = arrivals
-        self.start(calls)
-        arrivals.wait(len(calls), None)
-
     def await_ended(self, calls: Iterable[EnvCall]) -> None:
-        """Waits until calls have been made, those of them that an interrupt has let start."""
+        """See :class:`~gymbridge.engine.call_crew.CallCrew`."""
         on_loop = [call for call in calls if self.is_on_loop(call.row)]
         self.perform([VerbCall(call.row, _nothing) for call in calls if not self.is_on_loop(call.row)])  # one by one
         self.on_loop(self._service.ended(on_loop))
@@ -125,51 +105,9 @@ class LoopCrew:
         """Has a call made in a thread of its own, which may wait for the loop."""
         threading.Thread(target=self._service.make_call, args=(call,), name=_name("call"), daemon=True).start()
 
-    def require_open(self) -> None:
-        """Refuses use after the end, and in a fork of the process that started the loop."""
-        if self.refusal:
-            raise RuntimeError(self.refusal)
-
-    def require_living(self, rows: Iterable[int]) -> None:
-        """Raises the death of the first of these rows that is dead."""
-        for row in rows:
-            if row in self.dead:
-                raise self.dead[row]
-
-    def disown(self) -> None:
-        """In a fork: the loop's thread is not there."""
-        self.refusal = (
-            "the workers belong to the process that started them, of which this one is a fork: start others here"
-        )
-        self._release.detach()
-
-    def close(self, timeout: float | None, terminate: bool) -> list[Exception]:
-        """Closes the envs, once their calls have been made, and ends the loop and the threads.
-
-        Args:
-            timeout: seconds after which calls that are awaited are cancelled and threads are left behind, with a
-                warning; None to wait for ever.
-            terminate: cancel them at once, and do not wait for what follows.
-
-        Returns:
-            The errors of envs that could not be closed.
-        """
-        if self.refusal or not self._release.alive:
-            return []
+    def _close_envs(self, timeout: float | None) -> list[Exception]:
         service = self._service
-        errors: list[Exception] = []
-        try:
-            if not terminate:
-                errors = self._close_envs(None if timeout is None else perf_counter() + timeout)
-        finally:
-            self.refusal = "the workers are closed"
-            self._release()
-        if not terminate:
-            service.thread.join(_SECONDS_TO_CANCEL)
-        return errors
-
-    def _close_envs(self, deadline: float | None) -> list[Exception]:
-        service = self._service
+        deadline = None if timeout is None else perf_counter() + timeout
         closing = asyncio.run_coroutine_threadsafe(service.close_all(deadline), service.thread.loop)
         # a loop that something blocks does not even come to cancel what it runs
         left = None if deadline is None else max(0.0, deadline - perf_counter()) + 2 * _SECONDS_TO_CANCEL
@@ -178,18 +116,11 @@ class LoopCrew:
             cancelled = [row for row in late if service.is_on_loop(row)]
         except concurrent.futures.TimeoutError:
             late, cancelled = sorted({*service.envs} - service.closed - {*self.dead}), []
-        for rows, fate in ((cancelled, _CANCELLED), ([row for row in late if row not in cancelled], _LEFT_BEHIND)):
-            if rows:
-                told = f"workers {rows} did not close the envs {rows} in time and {fate}"
-                warnings.warn(told, stacklevel=4)
-        errors = sorted(service.close_errors.items())
-        for row, error in errors:
-            mark_error(error, row, f"raised by env {row}")
-        return [error for _, error in errors]
-
-
-_CANCELLED = "were cancelled"
-_LEFT_BEHIND = "were left behind: they end when their envs let them"
+        warn_of_late(cancelled, "were cancelled")
+        warn_of_late([row for row in late if row not in cancelled], LEFT_BEHIND)
+        self._release()
+        service.thread.join(_SECONDS_TO_CANCEL)
+        return errors_of_close(service.close_errors)
 
 
 class _Service:
@@ -239,7 +170,7 @@ class _Service:
         await self.close_all(perf_counter() + _SECONDS_TO_CANCEL)
         row, failure = self._failure
         if not isinstance(failure, Exception):
-            return _death(row, failure)
+            return death_of(row, failure)
         mark_error(failure, row, f"raised while env {row} was made")
         return failure
 
@@ -333,7 +264,7 @@ class _Service:
     def _note_end(self, call: EnvCall) -> None:
         error = call.error
         if error is not None and not isinstance(error, Exception):
-            call.error = self.dead[call.row] = _death(call.row, error)
+            call.error = self.dead[call.row] = death_of(call.row, error)
             self.thread.call_soon(self._close_soon, call.row)
         call.done_at = perf_counter()
         call.is_done = True
@@ -478,28 +409,9 @@ async def _wait(tasks: Iterable[asyncio.Task[Any]], timeout: float | None = None
         await asyncio.wait(tasks, timeout=timeout)
 
 
-def _death(row: int, error: BaseException) -> WorkerDiedError:
-    """What the death of a row is told with, whose env raised what would end a program."""
-    death = WorkerDiedError(row, (row,), exit_code_of(error))
-    death.__cause__ = error
-    return death
-
-
 def _name(what: str) -> str:
     return f"gymbridge-asyncio-{what}"
 
 
 def _nothing() -> None:
     """Nothing."""
-
-
-_crews: weakref.WeakSet[LoopCrew] = weakref.WeakSet()
-
-
-def _disown_all() -> None:
-    for crew in list(_crews):
-        crew.disown()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown_all)

@@ -13,7 +13,7 @@ import gymnasium as gym
 from gymbridge.engine.failures import mark_error
 from gymbridge.engine.gym_host import close_all
 
-__all__ = ["EnvMaker", "as_env_fns", "make_all", "require_env", "require_maker"]
+__all__ = ["EnvMaker", "as_env_fns", "listed", "make_all", "require_env", "require_maker"]
 
 
 class EnvMaker:
@@ -80,6 +80,18 @@ def as_env_fns(makers: Any) -> Any:
             f"env_fns: got {reprlib.repr(makers)} of type {type(makers).__name__}, expected a list of callables, one "
             f"for each env"
         ) from None
+    return makers
+
+
+def listed(makers: Iterable[Callable[[], Any]]) -> list[Callable[[], Any]]:
+    """The makers of an engine's envs, of which there must be one.
+
+    Raises:
+        ValueError: there is none.
+    """
+    makers = list(makers)
+    if not makers:
+        raise ValueError("got no maker of an env, expected one or more")
     return makers
 
 

@@ -17,15 +17,16 @@ from gymbridge.engine.failures import fail_rows, raise_env_error
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, Inputs, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.layout import ALIGNMENT, Layout
+from gymbridge.engine.mailbox import packed_for_worker
 from gymbridge.engine.protocol import Allocation, Answer, Call, Command, RoundMail, RoundNews
 from gymbridge.engine.shared_memory import MemoryKind
 from gymbridge.engine.supervision import Crew
-from gymbridge.engine.worker_kinds import ProcessWorkers, WorkerKind
+from gymbridge.engine.worker_kinds import ProcessWorkers
 from gymbridge.engine.worker_loop import EnvWorker
 from gymbridge.engine.workers import StartMethod
 from gymbridge.engine.workers.wake import LOOK_SECONDS
 
-__all__ = ["ParallelEngine", "usable_cores"]
+__all__ = ["Affinity", "ParallelEngine", "affinities", "usable_cores"]
 
 Description = TypeVar("Description", bound=EnvDescription)
 
@@ -115,36 +116,6 @@ class ParallelEngine(Generic[Description]):
         if num_sub_threads is not None:
             threads.update(dict.fromkeys(_THREAD_VARIABLES, str(num_sub_threads)))
         kind = self._processes(method=method, daemon=daemon, memory=memory, environ=threads, preload=preload)
-        self._start(
-            makers,
-            options,
-            kind,
-            num_workers=num_workers,
-            worker_affinity=worker_affinity,
-            num_sub_threads=num_sub_threads,
-            torch_dtype=torch_dtype,
-            start_timeout=start_timeout,
-            shutdown_timeout=shutdown_timeout,
-        )
-
-    def _processes(self, **how: Any) -> WorkerKind:
-        """The processes that the workers are."""
-        return ProcessWorkers(**how)
-
-    def _start(
-        self,
-        makers: Sequence[Callable[[], Any]],
-        options: RemoteHostOptions[Description],
-        kind: WorkerKind,
-        *,
-        num_workers: int | None,
-        worker_affinity: Affinity | None,
-        start_timeout: float | None,
-        shutdown_timeout: float | None,
-        num_sub_threads: int | None = None,
-        torch_dtype: str | None = None,
-    ) -> None:
-        """Starts the workers, of whichever kind."""
         if not makers:
             raise ValueError("got no maker of an env, expected one or more")
         cores = usable_cores()
@@ -155,14 +126,14 @@ class ParallelEngine(Generic[Description]):
         self.shutdown_timeout = shutdown_timeout
         # of several threads of a process, one that looks keeps the interpreter from the others
         self._looks = kind.together == 1 and self.num_workers + 1 <= len(cores)
-        affinities = _affinities(worker_affinity, ceil(self.num_workers / kind.together), cores)
+        cores_of = affinities(worker_affinity, ceil(self.num_workers / kind.together))
         parts = _parts(self.num_envs, self.num_workers)
         jobs = [
             EnvWorker(
                 makers[part.start : part.stop],
                 options,
                 part.start,
-                affinities[worker // kind.together],
+                cores_of[worker // kind.together],
                 num_sub_threads,
                 torch_dtype,
             )
@@ -177,6 +148,10 @@ class ParallelEngine(Generic[Description]):
         self._interrupted_ops = bytes(self.num_envs)
         self._calls_under_way = False
 
+    def _processes(self, **how: Any) -> ProcessWorkers:
+        """The processes that the workers are."""
+        return ProcessWorkers(**how)
+
     # ---------------------------------------------------------------- before the first round
 
     def describe(self, options: RemoteHostOptions[Any]) -> None:
@@ -185,7 +160,7 @@ class ParallelEngine(Generic[Description]):
         For a front that can choose how to run the envs only once it knows what they are; before ``allocate``.
         """
         self._crew.require_open()
-        packed = self._kind.packed(options, "the options")
+        packed = packed_for_worker(options, "the options")
         for worker in self._all_workers:
             self._crew.post(worker, packed)
         self._options = options
@@ -205,7 +180,7 @@ class ParallelEngine(Generic[Description]):
             ours = theirs + ALIGNMENT
             look = LOOK_SECONDS if self._looks else 0.0
             rows = layout.rows(part.start, part.stop)
-            self._crew.post(worker, self._kind.packed(Allocation(rows, nbytes, theirs, ours, look), "the layout"))
+            self._crew.post(worker, packed_for_worker(Allocation(rows, nbytes, theirs, ours, look), "the layout"))
             self._crew.hand_over(worker, self._memory)
             self._crew.ends[worker].share(whole[ours : ours + 1], whole[theirs : theirs + 1])
         self._ask(Command.ALLOCATE)
@@ -314,7 +289,7 @@ class ParallelEngine(Generic[Description]):
                 None if beside is None else self._inputs.part(beside, part.start, part.stop),
                 None if reset_kwargs is None else reset_kwargs[part.start : part.stop],
             )
-            packed.append(self._kind.packed_round(mail, f"what the envs {[*part]} are given"))
+            packed.append(packed_for_worker(mail, f"what the envs {[*part]} are given"))
         for worker, message in zip(workers, packed, strict=True):
             self._crew.post(worker, message)
 
@@ -412,7 +387,7 @@ class ParallelEngine(Generic[Description]):
             calls.setdefault(self._worker_of[row], []).append(Call(verb, row, own))
         self._require_living(calls)
         packed = {
-            worker: self._kind.packed(own, f"what {verb!r} of the envs {[call.row for call in own]} is given")
+            worker: packed_for_worker(own, f"what {verb!r} of the envs {[call.row for call in own]} is given")
             for worker, own in calls.items()
         }
         for worker, message in packed.items():
@@ -541,8 +516,21 @@ def _parts(num_envs: int, num_workers: int) -> list[range]:
     return [range(start, stop) for start, stop in pairwise(bounds)]
 
 
-def _affinities(given: Affinity | None, num_workers: int, cores: Sequence[int]) -> Sequence[list[int] | None]:
-    """The cores of each worker, seen to be usable."""
+def affinities(given: Affinity | None, num_workers: int) -> Sequence[list[int] | None]:
+    """The cores of each worker, seen to be usable; None for all.
+
+    Args:
+        given: as ``worker_affinity`` of an engine.
+        num_workers: how many there are.
+
+    Raises:
+        ValueError, TypeError: it is not that; the message names the worker.
+        NotImplementedError: it is given on a platform that cannot bind to cores.
+
+    Example:
+        >>> affinities(None, 2)
+        [None, None]
+    """
     if given is None:
         return [None] * num_workers
     if not hasattr(os, "sched_setaffinity"):
@@ -557,7 +545,8 @@ def _affinities(given: Affinity | None, num_workers: int, cores: Sequence[int]) 
     given = list(given)
     if len(given) != num_workers:
         raise ValueError(f"worker_affinity: got {len(given)} entries, expected {num_workers}, one for each worker")
-    affinities: list[list[int] | None] = []
+    cores = usable_cores()
+    bound: list[list[int] | None] = []
     for worker, own in enumerate(given):
         if not isinstance(own, Iterable):
             raise TypeError(f"worker_affinity: got {own!r} for worker {worker}, expected several cores")
@@ -566,5 +555,5 @@ def _affinities(given: Affinity | None, num_workers: int, cores: Sequence[int]) 
             raise TypeError(f"worker_affinity: got {wanted} for worker {worker}, expected ints")
         if not wanted or not set(wanted) <= set(cores):
             raise ValueError(f"worker_affinity: got {wanted} for worker {worker}, expected some of the cores {cores}")
-        affinities.append([int(core) for core in wanted])
-    return affinities
+        bound.append([int(core) for core in wanted])
+    return bound

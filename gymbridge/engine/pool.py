@@ -11,13 +11,15 @@ from gymbridge.engine.codes import RowState
 from gymbridge.engine.counts import count_of
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
-from gymbridge.engine.parallel import Affinity, ParallelEngine
+from gymbridge.engine.mailbox import packed_for_worker
+from gymbridge.engine.parallel import ParallelEngine
 from gymbridge.engine.pool_rows import Gathering, PoolRows
 from gymbridge.engine.protocol import Answer, Command, RoundMail
-from gymbridge.engine.worker_kinds import SharedProcessWorkers, ThreadWorkers, WorkerKind
+from gymbridge.engine.worker_kinds import ProcessWorkers, SharedProcessWorkers
+from gymbridge.engine.workers import ReadyEnds
 from gymbridge.errors import CallTimeoutError
 
-__all__ = ["PoolEngine", "ThreadPoolEngine"]
+__all__ = ["PoolEngine"]
 
 Description = TypeVar("Description", bound=EnvDescription)
 
@@ -78,21 +80,18 @@ class PoolEngine(ParallelEngine[Description]):
         makers = list(makers)
         self.envs_per_worker = count_of("envs_per_worker", envs_per_worker)
         super().__init__(makers, options, num_workers=max(1, len(makers)), **how)
-
-    def _processes(self, **how: Any) -> WorkerKind:
-        if self.envs_per_worker == 1:
-            return super()._processes(**how)
-        return SharedProcessWorkers(self.envs_per_worker, **how)
-
-    def _start(self, makers: Any, options: Any, kind: WorkerKind, **how: Any) -> None:
-        super()._start(makers, options, kind, **how)
-        self._ends = kind.ready_ends(self._crew.ends)
+        self._ends = ReadyEnds(self._crew.ends)
         self._rows = PoolRows()
         self._is_closed = False
         self._waiting: set[int] = set()
         """Lanes that a thread waits for, or is about to take: another may not read their answers meanwhile."""
         self._read: dict[int, Report] = {}
         """Row -> what was read of it when another was taken with it that had raised."""
+
+    def _processes(self, **how: Any) -> ProcessWorkers:
+        if self.envs_per_worker == 1:
+            return super()._processes(**how)
+        return SharedProcessWorkers(self.envs_per_worker, **how)
 
     def allocate(self) -> None:
         """See :meth:`ParallelEngine.allocate`."""
@@ -153,7 +152,7 @@ class PoolEngine(ParallelEngine[Description]):
                 for index, row in enumerate(rows):
                     own = None if beside is None else self._inputs.part(beside, index, index + 1)
                     kwargs = None if reset_kwargs is None else reset_kwargs[index : index + 1]
-                    mail[index] = self._kind.packed_round(RoundMail(own, kwargs), f"what env {row} is given")
+                    mail[index] = packed_for_worker(RoundMail(own, kwargs), f"what env {row} is given")
         except BaseException:
             self._let_go(self._rows.claimed(rows, claim))
             raise
@@ -336,54 +335,6 @@ class PoolEngine(ParallelEngine[Description]):
         with self._rows.all_idle(verb):
             self._settle(range(self.num_envs))
             super().send_calls(verb, arguments)
-
-
-class ThreadPoolEngine(PoolEngine[Description]):
-    """A pool whose envs run in a thread of this process each: nothing is pickled, and no env can be killed.
-
-    Each env is made in the thread that runs it, at the same time as the others, and stays there. What it gives,
-    exceptions included, is had as the very object, and so are attributes and what goes to and comes from calls; of what
-    work is given, arrays, dicts, lists and tuples are copied and other objects are not. An env that
-    ends its thread (by ``sys.exit()``, say) is dead for good, with a ``WorkerDiedError`` whose cause is what it raised.
-    The threads are daemons: ``close`` warns of those that do not end in time and leaves them behind, and with
-    ``terminate`` it waits for none.
-
-    Args:
-        makers, options: see :class:`~gymbridge.engine.parallel.ParallelEngine`.
-        worker_affinity: the cores of each thread, and of what its env starts.
-        start_timeout, shutdown_timeout: see there.
-
-    Example:
-        >>> import gymnasium as gym
-        >>> from gymbridge.engine.codes import Op
-        >>> from gymbridge.engine.gym_host import GymHostOptions
-        >>> engine = ThreadPoolEngine([lambda: gym.make("CartPole-v1")] * 3, GymHostOptions())
-        >>> engine.allocate()
-        >>> engine.submit([1], bytes([Op.RESET]), None)
-        >>> engine.wait(1)
-        [1]
-        >>> engine.close()
-    """
-
-    def __init__(
-        self,
-        makers: Iterable[Callable[[], Any]],
-        options: RemoteHostOptions[Description],
-        *,
-        worker_affinity: Affinity | None = None,
-        start_timeout: float | None = 60.0,
-        shutdown_timeout: float | None = 10.0,
-    ):
-        makers = list(makers)
-        self._start(
-            makers,
-            options,
-            ThreadWorkers(),
-            num_workers=max(1, len(makers)),
-            worker_affinity=worker_affinity,
-            start_timeout=start_timeout,
-            shutdown_timeout=shutdown_timeout,
-        )
 
 
 def _renumbered(reports: Sequence[Report], first: int) -> Report:

@@ -11,12 +11,17 @@ from time import perf_counter
 from typing import Any, NoReturn
 
 from gymbridge.engine.failures import mark_error
+from gymbridge.engine.mailbox import Mailbox
 from gymbridge.engine.protocol import SYNC, Answer, Command
-from gymbridge.engine.worker_kinds import Memory, Worker, WorkerKind
+from gymbridge.engine.shared_memory import SharedBytes
+from gymbridge.engine.worker_kinds import ProcessWorkers
 from gymbridge.engine.worker_loop import EnvWorker
+from gymbridge.engine.workers import WakeEnd, WakeGroup, WorkerProcess, WorkerShare
 from gymbridge.errors import CallTimeoutError, UnpicklableError, WorkerDiedError, WorkerStartError
 
 __all__ = ["Crew"]
+
+Worker = WorkerProcess | WorkerShare
 
 _SECONDS_TO_DIE = 5.0
 """That a worker whose end of a pipe is closed, or that was killed, may take to be seen dead."""
@@ -27,7 +32,7 @@ class Crew:
 
     One call is under way at a time: commands go out, each worker concerned answers once, and only then comes the next.
     Dropping the last reference to a crew ends its workers: those that are idle close their envs, those in the middle
-    of something are killed; threads, which cannot be, do so once they come to its end.
+    of something are killed.
 
     Args:
         parts: the rows of each worker.
@@ -50,7 +55,7 @@ class Crew:
         self,
         parts: Sequence[range],
         jobs: Sequence[EnvWorker],
-        kind: WorkerKind,
+        kind: ProcessWorkers,
         start_timeout: float | None,
     ):
         self.parts = parts
@@ -59,8 +64,8 @@ class Crew:
         self.concerned: Collection[int] = ()
         self._pending: set[int] = set()
         self._workers: list[Worker] = []
-        self._mailboxes: list[Any] = []
-        self._ends: list[Any] = []
+        self._mailboxes: list[Mailbox] = []
+        self._ends: list[WakeEnd] = []
         self._kind = kind
         self._closed: set[int] = set()  # those that have closed their envs
         self.refusal = ""
@@ -68,12 +73,12 @@ class Crew:
         self._release = weakref.finalize(self, _release, self._workers, self._mailboxes, self._pending)
         _crews.add(self)
         try:
-            self._mailboxes.extend(kind.mailbox() for _ in jobs)
+            self._mailboxes.extend(Mailbox.create() for _ in jobs)
             for number, worker in enumerate(kind.start(jobs, self._mailboxes, start_timeout)):
                 self._workers.append(worker)
                 self._pending.add(number)
                 self._ends.append(worker.wake)
-            self._group = kind.group(self._ends)
+            self._group = WakeGroup(self._ends)
             self.made = self._first_answers(deadline)
         except BaseException as error:
             is_of_an_env = isinstance(error, Exception) and not isinstance(error, (WorkerStartError, UnpicklableError))
@@ -98,18 +103,21 @@ class Crew:
 
     def _raise_start_failure(self, worker: int) -> NoReturn:
         """Raises why a worker ended before it served."""
-        self._kind.died_at_start(self._workers[worker])
+        connection = self._workers[worker].connection
+        with suppress(EOFError, OSError):
+            if connection.poll():
+                connection.recv()  # raises what the worker could not read
         self._bury(worker)
         raise self.dead[worker]
 
     # ---------------------------------------------------------------- commands and answers
 
     @property
-    def ends(self) -> Sequence[Any]:
+    def ends(self) -> Sequence[WakeEnd]:
         """This side's wake-up ends."""
         return self._ends
 
-    def hand_over(self, worker: int, memory: Memory) -> None:
+    def hand_over(self, worker: int, memory: SharedBytes) -> None:
         """Gives a worker the block's memory.
 
         Raises:
@@ -117,14 +125,14 @@ class Crew:
         """
         try:
             if worker not in self.dead:
-                self._kind.hand_over(memory, self._workers[worker])
+                memory.send(self._workers[worker].connection)
         except (BrokenPipeError, ConnectionResetError):
             self._bury(worker)
         if worker in self.dead:
             raise self.dead[worker]
 
     def post(self, worker: int, packed: Any) -> None:
-        """Puts a message, as its kind of worker takes it, into a worker's mailbox, before the command to read it."""
+        """Puts a packed message into a worker's mailbox, before the command to read it."""
         self._mailboxes[worker].put(packed)
 
     def command(self, workers: Collection[int], command: Command, with_mail: Collection[int] = ()) -> None:
@@ -257,12 +265,11 @@ class Crew:
         self._release()
 
     def _kill(self, workers: Sequence[int]) -> None:
-        """Ends workers at once, where that can be done."""
+        """Ends workers at once."""
         for worker in workers:
             self._workers[worker].kill()
-        if self._kind.ends_by_force:
-            for worker in workers:
-                self._workers[worker].join(_SECONDS_TO_DIE)
+        for worker in workers:
+            self._workers[worker].join(_SECONDS_TO_DIE)
 
     def _bury(self, worker: int) -> None:
         """Keeps how a worker ended; one that has only let go of its pipe is killed."""
@@ -273,9 +280,7 @@ class Crew:
         if not ended.join(_SECONDS_TO_DIE):
             ended.kill()
         rows = [row for other in self._same_process(worker) for row in self.parts[other]]
-        death = WorkerDiedError(worker // self._kind.together, rows, ended.exit_status(_SECONDS_TO_DIE))
-        death.__cause__ = ended.error
-        self.dead[worker] = death
+        self.dead[worker] = WorkerDiedError(worker // self._kind.together, rows, ended.exit_status(_SECONDS_TO_DIE))
         self._group.remove(worker)
         ended.close()
 
@@ -297,9 +302,8 @@ class Crew:
         """Ends the workers: each closes its envs first, but for those that do not come to it in time.
 
         Args:
-            timeout: seconds after which those left are killed, with a warning; None to wait for ever. Threads cannot be
-                killed: they are left to end by themselves.
-            terminate: kill them all at once; threads: wait for none.
+            timeout: seconds after which those left are killed, with a warning; None to wait for ever.
+            terminate: kill them all at once.
 
         Returns:
             The errors of envs that could not be closed.
@@ -316,7 +320,7 @@ class Crew:
             if left and not terminate:
                 late = [worker for worker in left if worker not in self._closed or self._are_closed_with(worker)]
                 rows = [row for worker in late for row in self.parts[worker]]
-                told = f"workers {self._numbers(left)} did not close the envs {rows} in time and {self._kind.fate}"
+                told = f"workers {self._numbers(left)} did not close the envs {rows} in time and were killed"
                 warnings.warn(told, stacklevel=3)
         except BaseException:  # an interrupt: nobody would end those that do not end by themselves
             self._pending.update(living)  # which are killed when they are let go
@@ -355,7 +359,7 @@ class Crew:
         return error
 
 
-def _release(workers: list[Worker], mailboxes: list[Any], pending: set[int]) -> None:
+def _release(workers: list[Worker], mailboxes: list[Mailbox], pending: set[int]) -> None:
     """Lets go of workers without waiting: those in the middle of something would not notice for long."""
     for number, worker in enumerate(workers):
         if number in pending:

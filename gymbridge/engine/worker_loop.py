@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from gymbridge.engine.workers import WakeEnd, WorkerSide
 from gymbridge.engine.workers.channel import Channel
 from gymbridge.engine.workers.registrations import restore_ids
 
-__all__ = ["EnvWorker", "ProcessSide", "ServiceSide"]
+__all__ = ["EnvWorker", "ProcessSide"]
 
 
 class EnvWorker:
@@ -65,7 +65,7 @@ class EnvWorker:
         os.register_at_fork(after_in_child=mailbox.close)
         self.bind_to_cores()
         self.set_up_torch()
-        self.run_in(ProcessSide(side.wake, mailbox, side.connection), self.limit_threads)
+        self.run_in(ProcessSide(side.wake, mailbox, side.connection))
 
     def bind_to_cores(self) -> None:
         """Has the calling thread, and what it starts, use the worker's cores alone."""
@@ -85,55 +85,25 @@ class EnvWorker:
         if self.num_threads is not None and "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(self.num_threads)
 
-    def run_in(self, side: ServiceSide, once_made: Callable[[], None] | None = None) -> None:
-        """Runs in a worker, a process or a thread.
+    def run_in(self, side: ProcessSide) -> None:
+        """Runs in a worker, a process or a thread of one.
 
         Args:
             side: the worker's end of what connects it with the caller.
-            once_made: called between the making of the envs and their service.
         """
         try:
             envs = make_all(_with_ids_restored(self.makers), *self.options.kinds, first=self.first_row)
         except Exception as error:
-            side.mailbox.put(side.packed((side.told(error), getattr(error, "env_index", None)), "an error"))
+            side.mailbox.put(packed_for_caller((ToldError.of(error), getattr(error, "env_index", None)), "an error"))
             side.wake.signal(Answer.FAILED)
             return
-        if once_made is not None:
-            once_made()
+        self.limit_threads()
         with suppress(EOFError, BrokenPipeError):  # the caller is gone
             _Service(envs, self.options, self.first_row, side).run()
 
 
-class ServiceSide(Protocol):
-    """A worker's end of what connects it with the caller, as the service of its envs works with it.
-
-    Attributes:
-        wake: a :class:`~gymbridge.engine.workers.wake.WakeEnd`, or what a thread has in its place.
-        mailbox: has ``put`` and ``take``.
-    """
-
-    wake: Any
-    mailbox: Any
-
-    def packed(self, message: Any, what: str) -> Any:
-        """A message as the mailbox takes it.
-
-        Raises:
-            UnpicklableError: it cannot be sent; the error names it ``what``.
-        """
-
-    def told(self, error: Exception) -> Any:
-        """An exception in a form that can always be packed; the caller has it from its ``rebuilt()``."""
-
-    def detached(self, description: Any) -> Any:
-        """What an env says of itself, of which the caller is to have objects of its own."""
-
-    def received_memory(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """The memory that the caller has handed over."""
-
-
 class ProcessSide:
-    """That of a worker in a process of its own, or in one that it shares.
+    """A worker's end of what connects it with the caller, in a process of its own or in one that it shares.
 
     Args:
         wake: its end of the wake-ups.
@@ -142,21 +112,14 @@ class ProcessSide:
         receiving: held while something is taken from the connection, where workers share it.
     """
 
-    packed = staticmethod(packed_for_caller)
-    told = staticmethod(ToldError.of)
-
     def __init__(self, wake: WakeEnd, mailbox: Mailbox, connection: Channel, receiving: threading.Lock | None = None):
         self.wake = wake
         self.mailbox = mailbox
         self._connection = connection
         self._receiving = receiving or threading.Lock()
 
-    def detached(self, description: Any) -> Any:
-        """See :class:`ServiceSide`: the object itself, of which the caller unpickles a copy."""
-        return description
-
     def received_memory(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """See :class:`ServiceSide`; its descriptor comes over the connection."""
+        """The memory that the caller has handed over: its descriptor comes over the connection."""
         with self._receiving:  # the same memory is sent once for each worker
             memory = SharedBytes.receive(self._connection, nbytes)
         array = memory.array
@@ -178,13 +141,12 @@ class _Service:
     _host: Host
     _inputs: Inputs
 
-    def __init__(self, envs: list[Any], options: RemoteHostOptions[Any], first_row: int, side: ServiceSide):
+    def __init__(self, envs: list[Any], options: RemoteHostOptions[Any], first_row: int, side: ProcessSide):
         self._envs = envs
         self._options = options
         self._first_row = first_row
         self._side = side
         self._mailbox = side.mailbox
-        self._packed, self._told = side.packed, side.told
         self._objects: list[tuple[str, tuple[str, ...], Any]] = []
         self._are_closed = False
         self._commands: dict[int, Callable[[], Any]] = {
@@ -238,15 +200,15 @@ class _Service:
         news = RoundNews(
             _shifted(report.steps, first),
             _shifted(report.resets, first),
-            {first + row: self._told(error) for row, error in report.errors.items()},
+            {first + row: ToldError.of(error) for row, error in report.errors.items()},
             list(self._written_objects(ops)) if self._objects else [],
         )
         if not any(news):
             return in_block
         try:
-            packed = self._packed(news, "what the envs gave")
+            packed = packed_for_caller(news, "what the envs gave")
         except Exception:
-            packed = self._packed(self._without_unpicklable(news), "what the envs gave")
+            packed = packed_for_caller(self._without_unpicklable(news), "what the envs gave")
         self._mailbox.put(packed)
         return Answer.DONE_WITH_MAIL
 
@@ -271,9 +233,9 @@ class _Service:
 
         def sendable(row: int, value: Any) -> bool:
             try:
-                self._packed(value, f"what env {row} gave")
+                packed_for_caller(value, f"what env {row} gave")
             except Exception as error:
-                errors[row] = self._told(error)
+                errors[row] = ToldError.of(error)
                 self._block.state[row - self._first_row] = RowState.FAILED
                 return False
             return True
@@ -302,16 +264,16 @@ class _Service:
 
     def _answer(self, work: Callable[[], Any]) -> None:
         try:
-            packed, answer = self._packed(work(), "the answer"), Answer.DONE_WITH_MAIL
+            packed, answer = packed_for_caller(work(), "the answer"), Answer.DONE_WITH_MAIL
         except Exception as error:
-            packed, answer = self._packed((self._told(error), None), "an error"), Answer.FAILED
+            packed, answer = packed_for_caller((ToldError.of(error), None), "an error"), Answer.FAILED
         self._mailbox.put(packed)
         self._side.wake.wake(answer)
 
     def _describe(self) -> list[Any]:
         descriptions: list[Any] = []
         for env in self._envs:
-            description = self._side.detached(self._options.describe(env))
+            description = self._options.describe(env)
             # equal ones are one and the same: pickled once, since spaces of images are large
             descriptions.append(
                 descriptions[0] if descriptions and _equal(description, descriptions[0]) else description
@@ -352,10 +314,10 @@ class _Service:
             try:
                 result = getattr(self._host, verb)(row - self._first_row, *arguments)
                 if result is not None:
-                    self._packed(result, f"what {verb!r} of env {row} gave")  # each is to fail for itself
+                    packed_for_caller(result, f"what {verb!r} of env {row} gave")  # each is to fail for itself
                 results[row] = result
             except Exception as error:
-                errors[row] = self._told(error)
+                errors[row] = ToldError.of(error)
         return results, errors
 
     def _close(self) -> None:
@@ -363,8 +325,8 @@ class _Service:
         try:
             self._close_envs()
         except Exception as error:
-            told = self._told(error), getattr(error, "env_index", None)
-        self._mailbox.put(self._packed(told, "an error"))
+            told = ToldError.of(error), getattr(error, "env_index", None)
+        self._mailbox.put(packed_for_caller(told, "an error"))
         self._side.wake.signal(Answer.CLOSED)
 
     def _close_envs(self) -> None:

@@ -29,7 +29,7 @@ from gymbridge.engine.any_env import AnyEnvOptions
 from gymbridge.engine.asyncio_pool import AsyncioPoolEngine
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState
-from gymbridge.engine.pool import ThreadPoolEngine
+from gymbridge.engine.thread_pool import ThreadPoolEngine
 from gymbridge.envs import EnvBase, GymEnv
 from gymbridge.envs.remote_host import RemoteTensorDictOptions
 from gymbridge.envs.remote_inputs import GivenColumns, GivenRows, RoundInputs

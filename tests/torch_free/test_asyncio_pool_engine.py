@@ -10,7 +10,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from interrupts import interrupted
+from started_threads import have_ended, new_threads
 from waiting_envs import ActingEnv, acting, closed_envs, make_gates, release
 from worker_processes import PATIENCE, run_script
 
@@ -131,20 +131,6 @@ def gate_of(env: AwaitingEnv) -> concurrent.futures.Future[None]:
     """Has the env's steps wait, until it is opened with ``set_result``."""
     env.gate = concurrent.futures.Future()
     return env.gate
-
-
-@contextmanager
-def new_threads() -> Iterator[list[threading.Thread]]:
-    """The threads that were started in the block, once it is over."""
-    before, new = set(threading.enumerate()), list[threading.Thread]()
-    yield new
-    new += set(threading.enumerate()) - before
-
-
-def have_ended(threads: list[threading.Thread]) -> bool:
-    for thread in threads:
-        thread.join(PATIENCE)
-    return bool(threads) and not any(thread.is_alive() for thread in threads)
 
 
 # ---------------------------------------------------------------- as the envs in turn

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,16 @@ import pytest
 import waiting_envs
 from interrupts import interrupted
 from vector_classes import travels
-from waiting_envs import acting, await_entry, closed_envs, make_gates, release
-from worker_processes import PATIENCE, run_script, still_running, watch
+from waiting_envs import acting, await_entry, closed_envs, release
+from worker_processes import still_running, watch
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.host import IN_BLOCK, NOTHING
-from gymbridge.engine.pool import PoolEngine, ThreadPoolEngine
-from gymbridge.errors import CallTimeoutError, EnvOutputError, UnpicklableError, WorkerDiedError, WorkerStartError
+from gymbridge.engine.pool import PoolEngine
+from gymbridge.engine.thread_pool import ThreadPoolEngine
+from gymbridge.errors import CallTimeoutError, EnvOutputError, UnpicklableError, WorkerDiedError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no worker processes on Windows")
 
@@ -61,11 +60,6 @@ def pool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PoolEngine[
 @pytest.fixture
 def process_pool(tmp_path: Path) -> Iterator[PoolEngine[Any]]:
     yield from reset_pool("processes", tmp_path)
-
-
-@pytest.fixture
-def thread_pool(tmp_path: Path) -> Iterator[PoolEngine[Any]]:
-    yield from reset_pool("threads", tmp_path)
 
 
 def step(pool: PoolEngine[Any], rows: list[int], actions: list[int] | None = None, **options: Any) -> None:
@@ -136,7 +130,7 @@ def test_a_busy_env_is_refused_by_name_and_the_others_have_not_begun(pool: PoolE
         with pytest.raises(RuntimeError, match=r"envs \[1\] have work under way"):
             refused()
     for name, call in {
-        "send": lambda: pool.run(bytes([RESET] * 3), None),
+        "(send|run)": lambda: pool.run(bytes([RESET] * 3), None),
         "attribute": lambda: pool.attribute(0, "index"),
     }.items():
         with pytest.raises(RuntimeError, match=rf"{name}: refused while envs \[1\]"):
@@ -372,10 +366,11 @@ def test_an_observation_that_does_not_fit_is_the_rows_error(pool: PoolEngine[Any
     assert observed(block)[0] == [2, 1]
 
 
+@pytest.mark.parametrize("pool", ["processes", "shared processes"], indirect=True)
 def test_a_round_over_its_time_can_be_settled(pool: PoolEngine[Any], tmp_path: Path) -> None:
     pool.set_attribute(1, "act", "wait")
     pool.send(bytes([STEP] * 3), [np.zeros(3, np.int64)])
-    with pytest.raises(CallTimeoutError, match=r"did not answer in time: envs \[1\]"):
+    with pytest.raises(CallTimeoutError, match=r"did not answer in time: envs \[.*1.*\]"):
         pool.receive(timeout=0.01)
     assert pool.unsettled
     release(tmp_path, 1)
@@ -462,215 +457,3 @@ def test_it_closes_with_work_under_way_and_results_unread(process_pool: PoolEngi
     assert closed_envs(tmp_path) == {1, 2}
     with pytest.raises(RuntimeError, match="closed"):
         step(process_pool, [1])
-
-
-# ---------------------------------------------------------------- threads
-
-
-@contextmanager
-def new_threads() -> Iterator[list[threading.Thread]]:
-    """The threads that were started in the block, once it is over."""
-    before, new = set(threading.enumerate()), list[threading.Thread]()
-    yield new
-    new += set(threading.enumerate()) - before
-
-
-def have_ended(threads: list[threading.Thread]) -> bool:
-    for thread in threads:
-        thread.join(PATIENCE)
-    return bool(threads) and not any(thread.is_alive() for thread in threads)
-
-
-def raising(error: BaseException) -> Callable[[], Any]:
-    def observation() -> Any:
-        raise error
-
-    return observation
-
-
-@pytest.mark.parametrize(
-    ("error", "code"), [(SystemExit(3), 3), (SystemExit(), 0), (SystemExit("so long"), 1), (KeyboardInterrupt(), 1)]
-)
-@pytest.mark.parametrize("lane", [False, True])
-def test_an_env_that_ends_its_thread_is_dead(
-    thread_pool: PoolEngine[Any], error: BaseException, code: int, lane: bool
-) -> None:
-    """In a lane or not, and nobody else: this thread hears of it as a row's error."""
-    thread_pool.set_attribute(1, "_observation", raising(error))
-    step(thread_pool, [1], lane=lane)
-    if lane:
-        thread_pool.wait_for(1)
-    else:
-        assert thread_pool.wait(1) == [1]
-    report, _ = taken(thread_pool, [1])
-    death = report.errors[0]
-    assert isinstance(death, WorkerDiedError)
-    assert (death.env_indices, death.exit_code, death.__cause__) == ((1,), code, error)
-    with pytest.raises(WorkerDiedError):
-        step(thread_pool, [0, 1])
-    assert not thread_pool.busy
-    step(thread_pool, [0, 2])
-    thread_pool.wait(2)
-    assert observed(taken(thread_pool, [0, 2])[1]) == [[0, 1], [2, 1]]
-    report = thread_pool.run(bytes([STEP, 0, STEP]), [np.zeros(3, np.int64)])
-    assert not report.errors
-
-
-def test_an_env_that_ends_its_thread_in_a_call_is_dead(thread_pool: PoolEngine[Any]) -> None:
-    thread_pool.set_attribute(1, "act", "exit")
-    with pytest.raises(WorkerDiedError, match="exit code 3"):
-        thread_pool.call(1, "act_now")
-    assert thread_pool.attribute(2, "index") == 2
-    with pytest.raises(WorkerDiedError):
-        thread_pool.each("attribute", [("index",)] * 3)
-
-
-def test_a_thread_that_ends_while_it_makes_its_env(tmp_path: Path) -> None:
-    makers = [*acting(2, tmp_path), lambda: waiting_envs.ActingEnv(2, None, "exit in init")]
-    with new_threads() as threads, pytest.raises(WorkerDiedError, match=r"envs \[2\], has died: exit code 3"):
-        ThreadPoolEngine(makers, INFOS)
-    assert not threads or have_ended(threads)
-    assert closed_envs(tmp_path) == {0, 1}
-
-
-def test_what_a_maker_raises_comes_through_itself(tmp_path: Path) -> None:
-    error = LookupError("no such level")
-
-    def fail() -> Any:
-        raise error
-
-    with pytest.raises(LookupError) as raised:
-        ThreadPoolEngine([*acting(2, tmp_path), fail], INFOS)
-    assert raised.value is error
-    assert error.env_index == 2  # type: ignore[attr-defined]
-    assert closed_envs(tmp_path) == {0, 1}
-
-
-def test_makers_that_take_too_long_are_left_behind(tmp_path: Path) -> None:
-    """Their envs are closed once they are made."""
-    make_gates(1, tmp_path)
-    with new_threads() as threads, pytest.raises(WorkerStartError, match=r"the envs \[0\] were not made"):
-        ThreadPoolEngine([lambda: waiting_envs.ActingEnv(0, tmp_path, "wait in init")], INFOS, start_timeout=0.05)
-    release(tmp_path, 0)
-    assert have_ended(threads)
-    assert closed_envs(tmp_path) == {0}
-
-
-def test_each_env_is_made_and_run_in_a_thread_of_its_own() -> None:
-    made = {}
-
-    def make(index: int) -> Any:
-        made[index] = threading.get_ident()
-        return waiting_envs.ActingEnv(index)
-
-    pool: PoolEngine[Any] = ThreadPoolEngine([partial(make, index) for index in range(3)], INFOS)
-    pool.allocate()
-    pool.run(bytes([RESET] * 3), None)
-    run = {}
-    for row in range(3):
-        pool.set_attribute(row, "obey", lambda place, row=row: run.update({row: threading.get_ident()}))
-    step(pool, [0, 1, 2])
-    pool.wait(3)
-    assert run == made
-    assert len({threading.get_ident(), *made.values()}) == 4
-    pool.close()
-
-
-def test_what_an_env_gives_is_the_very_object(thread_pool: PoolEngine[Any], tmp_path: Path) -> None:
-    """Also what could not be pickled; and what it is given, but for arrays and what they lie in."""
-    error, lock, array = LookupError("itself"), threading.Lock(), np.zeros(2)
-    thread_pool.set_attribute(0, "_observation", raising(error))
-    step(thread_pool, [0])
-    thread_pool.wait(1)
-    assert taken(thread_pool, [0])[0].errors[0] is error
-    with pytest.raises(LookupError) as raised:
-        thread_pool.call(0, "_observation")
-    assert raised.value is error
-
-    thread_pool.set_attribute(1, "act", "wait in reset")
-    options = {"lock": lock, "arrays": [(array,)]}
-    thread_pool.submit([1], bytes([RESET]), None, [{"options": options}])
-    array[:] = 1
-    options["more"] = True
-    release(tmp_path, 1)
-    thread_pool.wait(1)
-    given = taken(thread_pool, [1])[0].resets[0]["options"]
-    assert given["lock"] is lock
-    assert set(given) == {"lock", "arrays"}
-    assert given["arrays"][0][0].tolist() == [0, 0]
-
-
-def test_dropping_it_ends_idle_threads_and_closes_their_envs(tmp_path: Path) -> None:
-    with new_threads() as threads:
-        pool: Any = ThreadPoolEngine(acting(3, tmp_path), INFOS)
-        pool.allocate()
-        pool.run(bytes([RESET] * 3), None)
-    del pool
-    gc.collect()
-    assert len(threads) == 3
-    assert have_ended(threads)
-    assert closed_envs(tmp_path) == {0, 1, 2}
-
-
-def test_threads_that_do_not_end_in_time_are_left_behind(tmp_path: Path) -> None:
-    with new_threads() as threads:
-        pool: PoolEngine[Any] = ThreadPoolEngine(acting(2, tmp_path), INFOS)
-        pool.allocate()
-        pool.run(bytes([RESET] * 2), None)
-    pool.set_attribute(0, "act", "wait")
-    step(pool, [0, 1])
-    pool.wait(1)
-    with pytest.warns(UserWarning, match=r"workers \[0\] did not close the envs \[0\] in time and were left behind"):
-        pool.close(timeout=0.1)
-    assert closed_envs(tmp_path) == {1}
-    with pytest.raises(RuntimeError, match="closed"):
-        step(pool, [1])
-    release(tmp_path, 0)
-    assert have_ended(threads)
-    assert closed_envs(tmp_path) == {0, 1}
-
-
-def test_close_raises_what_an_env_raises_there(thread_pool: PoolEngine[Any], tmp_path: Path) -> None:
-    thread_pool.set_attribute(1, "act", "raise in close")
-    with pytest.raises(OSError, match="cannot close") as raised:
-        thread_pool.close()
-    assert raised.value.env_index == 1  # type: ignore[attr-defined]
-    assert closed_envs(tmp_path) == {0, 2}
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks on this platform")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_of_the_process_disowns_the_threads(thread_pool: PoolEngine[Any]) -> None:
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            try:
-                step(thread_pool, [0])
-            except RuntimeError as error:
-                code = 0 if "of which this one is a fork" in str(error) else 2
-            thread_pool.close()
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    step(thread_pool, [0])
-    assert thread_pool.wait(1) == [0]
-    assert observed(taken(thread_pool, [0])[1]) == [[0, 1]]
-
-
-def test_envs_that_nobody_closed_are_closed_at_exit(tmp_path: Path, subprocess_env: dict[str, str]) -> None:
-    script = """
-import gymnasium as gym, numpy as np
-from gymbridge.engine.gym_host import GymHostOptions
-from gymbridge.engine.pool import ThreadPoolEngine
-
-class Env(gym.Env):
-    observation_space = action_space = gym.spaces.Box(-1, 1)
-    def close(self):
-        print("closed\\n", end="")  # in one piece, beside that of the other thread
-
-pool = ThreadPoolEngine([Env] * 2, GymHostOptions())
-pool.allocate()
-print("end")
-"""
-    assert run_script(tmp_path, script, subprocess_env).split() == ["end", "closed", "closed"]

@@ -1,4 +1,4 @@
-"""Workers, processes or threads: how they are started, connected and ended, whatever they run.
+"""Worker processes: how they are started, connected and ended, whatever they run.
 
 ::
 
@@ -23,8 +23,6 @@ what Ctrl-C means is for this process to say.
 Where there is no starter (``"exec"``, ``multiprocessing``) a worker is a child of this process, and a socket pair whose
 end it holds tells the kernel to end it: a death signal of the parent would come when the *thread* that started it ends.
 
-A worker that is a thread of this process needs none of this: queues in the place of pipes, and no way to be killed.
-
 - :mod:`~gymbridge.engine.workers.start`: ``start_worker``, which chooses the way.
 - :mod:`~gymbridge.engine.workers.process`: a worker seen from here; :mod:`~gymbridge.engine.workers.worker_main`: what
   runs in it; :mod:`~gymbridge.engine.workers.share`: several workers that are one process.
@@ -34,8 +32,6 @@ A worker that is a thread of this process needs none of this: queues in the plac
   :mod:`~gymbridge.engine.workers.registrations` and :mod:`~gymbridge.engine.workers.warning_filters`;
   :mod:`~gymbridge.engine.workers.pickling`: what stands in the way of that.
 - :mod:`~gymbridge.engine.workers.channel` and :mod:`~gymbridge.engine.workers.wake`: messages and wake-ups.
-- :mod:`~gymbridge.engine.workers.thread` and :mod:`~gymbridge.engine.workers.thread_wake`: a worker that is a thread,
-  and its wake-ups.
 - :mod:`~gymbridge.engine.workers.parent_death` and :mod:`~gymbridge.engine.workers.descriptors`: what the kernel does.
 """
 
@@ -45,15 +41,12 @@ from gymbridge.engine.workers.process import WorkerProcess
 from gymbridge.engine.workers.share import WorkerShare, shares_of
 from gymbridge.engine.workers.start import StartMethod, default_method, start_worker
 from gymbridge.engine.workers.surroundings import Surroundings
-from gymbridge.engine.workers.thread import WorkerThread
-from gymbridge.engine.workers.thread_wake import ReadyThreads, WorkerThreadEnd
 from gymbridge.engine.workers.wake import ReadyEnds, WakeEnd, WakeGroup
 from gymbridge.engine.workers.worker_main import Job, WorkerSide
 
 __all__ = [
     "Job",
     "ReadyEnds",
-    "ReadyThreads",
     "StartMethod",
     "Surroundings",
     "WakeEnd",
@@ -61,8 +54,6 @@ __all__ = [
     "WorkerProcess",
     "WorkerShare",
     "WorkerSide",
-    "WorkerThread",
-    "WorkerThreadEnd",
     "default_method",
     "shares_of",
     "start_worker",

@@ -50,12 +50,10 @@ class WorkerProcess(abc.ABC):
         wake: wake-ups, both ways; its waits end when the worker dies.
         pid: its process id.
         sentinel: a descriptor that is readable once the worker is dead: a pidfd, where the platform has those.
-        error: what ended a worker that is a thread; of a process nobody here has more than its exit status.
     """
 
     pid: int
     sentinel: int
-    error: BaseException | None = None
 
     def __init__(self) -> None:
         self._closed = False

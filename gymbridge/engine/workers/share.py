@@ -68,10 +68,7 @@ class WorkerShare:
 
     Attributes:
         wake: its wake-ups; its waits end when the process dies.
-        error: None; see :class:`~gymbridge.engine.workers.process.WorkerProcess`.
     """
-
-    error: BaseException | None = None
 
     def __init__(self, common: _Common, wake: WakeEnd):
         self._common = common

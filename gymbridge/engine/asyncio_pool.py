@@ -39,6 +39,8 @@ Description = TypeVar("Description", bound=EnvDescription)
 _OF_THE_HOST = frozenset({"info_form"})
 """Verbs for which no env is asked."""
 
+_CLOSED = "the workers have been closed, in another thread"
+
 
 class AsyncioPoolEngine(Generic[Description]):
     """A pool of envs on one event loop, which runs in a thread of this process.
@@ -119,6 +121,7 @@ class AsyncioPoolEngine(Generic[Description]):
         self.num_envs = len(makers)
         self.shutdown_timeout = shutdown_timeout
         self._rows = PoolRows()
+        self._is_closed = False
         self._arrivals = Arrivals()
         self._lane_arrivals: dict[int, Arrivals] = {}
         self._calls: dict[int, EnvCall] = {}
@@ -218,7 +221,9 @@ class AsyncioPoolEngine(Generic[Description]):
     def _arrivals_of_lane(self, row: int) -> Arrivals:
         arrivals = self._lane_arrivals.get(row)
         if arrivals is None:
-            arrivals = self._lane_arrivals[row] = Arrivals()
+            arrivals = self._lane_arrivals.setdefault(row, Arrivals())
+        if self._is_closed:
+            arrivals.end(_CLOSED)
         return arrivals
 
     def wait(self, least: int, timeout: float | None = None) -> list[int]:
@@ -231,19 +236,25 @@ class AsyncioPoolEngine(Generic[Description]):
             timeout: seconds; None to wait for ever.
 
         Raises:
+            RuntimeError: the engine has been closed, by another thread; or this is the envs' own event loop.
             ValueError: ``least`` is more than there are rows under way, lanes apart.
         """
+        if self._is_closed:
+            raise RuntimeError(_CLOSED)
         self._rows.require_least(least)
         deadline = None if timeout is None else perf_counter() + timeout
         while True:
             ready = self._ready()
             if len(ready) >= least:
                 return ready
+            self._crew.require_elsewhere("wait")
             if not self._arrivals.wait(least, deadline):
                 return self._ready()
 
     async def wait_async(self, least: int, timeout: float | None = None) -> list[int]:
         """As :meth:`wait`, for a coroutine on the caller's own event loop; one that is cancelled has lost nothing."""
+        if self._is_closed:
+            raise RuntimeError(_CLOSED)
         self._rows.require_least(least)
         deadline = None if timeout is None else perf_counter() + timeout
         while True:
@@ -276,6 +287,7 @@ class AsyncioPoolEngine(Generic[Description]):
         deadline = None if timeout is None else perf_counter() + timeout
         while not call.is_done:
             self._forget_others(call)
+            self._crew.require_elsewhere("wait_for")
             if not call.arrivals.wait(1, deadline) and not call.is_done:
                 raise CallTimeoutError(f"env {row} did not come to its end in time")
 
@@ -289,6 +301,8 @@ class AsyncioPoolEngine(Generic[Description]):
                 raise CallTimeoutError(f"env {row} did not come to its end in time")
 
     def _lane_call(self, row: int) -> EnvCall:
+        if self._is_closed:
+            raise RuntimeError(f"env {row}: {_CLOSED}")
         self._rows.require_lane(row)
         return self._calls[row]
 
@@ -328,7 +342,9 @@ class AsyncioPoolEngine(Generic[Description]):
             elif into is not None:
                 self._gather(rows, into)
                 self._let_go(rows)
-        except BaseException:
+        except BaseException as error:
+            if self._is_closed and isinstance(error, Exception):
+                raise RuntimeError(f"envs {[*rows]}: {_CLOSED}") from error
             self._abandon(calls)
             raise
         return report
@@ -382,6 +398,8 @@ class AsyncioPoolEngine(Generic[Description]):
 
     def abandon(self, rows: Iterable[int]) -> None:
         """Has rows be idle whose work, if any is under way, the caller is not to see: they are to be reset."""
+        if self._is_closed:
+            return
         rows = [*rows]
         for row in rows:
             if row in self._calls:
@@ -429,6 +447,7 @@ class AsyncioPoolEngine(Generic[Description]):
     def _all_idle(self, what: str) -> Iterator[None]:
         """A context in which no row can be given work; refused while one has any."""
         self._crew.require_open()
+        self._crew.require_elsewhere(what)
         with self._rows.all_idle(what):
             self.settle()
             yield
@@ -526,6 +545,17 @@ class AsyncioPoolEngine(Generic[Description]):
 
     # ---------------------------------------------------------------- the end
 
+    def end_waits(self) -> None:
+        """Has waits end with an error, for a thread that is to ``close``; nothing else may follow.
+
+        Raises:
+            RuntimeError: called on the envs' own event loop.
+        """
+        self._crew.require_elsewhere("close")
+        self._is_closed = True
+        for arrivals in (self._arrivals, *list(self._lane_arrivals.values())):
+            arrivals.end(_CLOSED)
+
     def close(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Closes the envs, each even if another's ``close`` raises, and ends the loop and the threads.
 
@@ -536,6 +566,7 @@ class AsyncioPoolEngine(Generic[Description]):
                 ``shutdown_timeout`` unless told.
             terminate: cancel at once, and wait for nothing.
         """
+        self.end_waits()
         errors = self._crew.close(self.shutdown_timeout if timeout is None else timeout, terminate)
         self.__dict__.pop("block", None)
         self.__dict__.pop("_host", None)

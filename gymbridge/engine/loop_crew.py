@@ -101,7 +101,7 @@ class LoopCrew:
         Raises:
             concurrent.futures.TimeoutError: it took longer; it goes on.
         """
-        return asyncio.run_coroutine_threadsafe(coroutine, self._service.thread.loop).result(timeout)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._service.thread.loop).result(_waitable(timeout))
 
     def start(self, calls: Iterable[EnvCall]) -> None:
         """Has calls made, each where its env is called; the arrivals of each are told once it has been."""
@@ -129,6 +129,15 @@ class LoopCrew:
         """Refuses use after the end, and in a fork of the process that started the loop."""
         if self.refusal:
             raise RuntimeError(self.refusal)
+
+    def require_elsewhere(self, call: str) -> None:
+        """Refuses what waits for the loop, on the loop: an env whose coroutine calls its own pool.
+
+        Raises:
+            RuntimeError: naming the call.
+        """
+        if self._service.thread.is_current:
+            raise RuntimeError(f"{call}: refused on the event loop of the envs themselves, which it would wait for")
 
     def require_living(self, rows: Iterable[int]) -> None:
         """Raises the death of the first of these rows that is dead."""
@@ -174,7 +183,7 @@ class LoopCrew:
         # a loop that something blocks does not even come to cancel what it runs
         left = None if deadline is None else max(0.0, deadline - perf_counter()) + 2 * _SECONDS_TO_CANCEL
         try:
-            late = closing.result(left)
+            late = closing.result(_waitable(left))
             cancelled = [row for row in late if service.is_on_loop(row)]
         except concurrent.futures.TimeoutError:
             late, cancelled = sorted({*service.envs} - service.closed - {*self.dead}), []
@@ -465,6 +474,11 @@ class _Telling:
     def _tell(self) -> None:
         if not self._ended.done():
             self._ended.set_result(None)
+
+
+def _waitable(timeout: float | None) -> float | None:
+    """Seconds that a thread can wait for: more than that is for ever."""
+    return None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout
 
 
 async def _awaited(awaitable: Any) -> Any:

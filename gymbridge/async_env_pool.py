@@ -159,8 +159,8 @@ class AsyncEnvPool(WorkerBatch):
         self.min_get = 1
         self._exchange = exchange
         self._worker_affinity = worker_affinity
-        self._start_timeout = start_timeout
-        self._shutdown_timeout = shutdown_timeout
+        self._start_timeout = _waitable("start_timeout", start_timeout)
+        self._shutdown_timeout = _waitable("shutdown_timeout", shutdown_timeout)
         self._pool_calls: PoolCalls | None = None
         self._stats = ExchangeStats(self.num_envs)
         self._start_lock = threading.RLock()
@@ -263,7 +263,7 @@ class AsyncEnvPool(WorkerBatch):
             timeout: seconds; envs that have not ended by then are killed, with a warning (those in a thread of this
                 process, which cannot be killed, are left behind).
         """
-        deadline_of(timeout)
+        timeout = _waitable("timeout", timeout)
         before, self._shutdown_timeout = self._shutdown_timeout, timeout
         try:
             if self._engine_face is not None:
@@ -767,6 +767,16 @@ class AsyncioAsyncEnvPool(AsyncEnvPool):
 
 
 _CLASSES: tuple[type[AsyncEnvPool], ...] = (ThreadingAsyncEnvPool, ProcessorAsyncEnvPool, AsyncioAsyncEnvPool)
+
+
+def _waitable(name: str, timeout: float | None) -> float | None:
+    """Seconds that a thread can wait for: more than that is for ever.
+
+    Raises:
+        ValueError, TypeError: a negative time, or something that is none.
+    """
+    deadline_of(timeout, name)
+    return None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout
 
 
 def _is_int(index: Any) -> bool:

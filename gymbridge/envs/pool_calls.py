@@ -59,7 +59,7 @@ class Wanted(NamedTuple):
         return cls(int(min_get), None if max_get is None else int(max_get), deadline_of(timeout))
 
 
-def deadline_of(timeout: float | None) -> float | None:
+def deadline_of(timeout: float | None, name: str = "timeout") -> float | None:
     """When a call is to end, on ``time.perf_counter``'s clock.
 
     Raises:
@@ -68,9 +68,9 @@ def deadline_of(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.number)):
-        raise TypeError(f"timeout: got {timeout!r}, expected seconds, or None for no limit")
+        raise TypeError(f"{name}: got {timeout!r}, expected seconds, or None for no limit")
     if not timeout >= 0:
-        raise ValueError(f"timeout: got {timeout}, expected 0 or more seconds")
+        raise ValueError(f"{name}: got {timeout}, expected 0 or more seconds")
     return perf_counter() + float(timeout)
 
 

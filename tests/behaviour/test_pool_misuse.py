@@ -202,8 +202,16 @@ def test_times_that_no_system_call_takes_are_for_ever(pool: Any, timeout: float)
     pool.async_step_send(actions(1)[0], 1)
     assert pool.async_step_recv(env_index=1, timeout=timeout)["env_index"] == 1
     pool.shutdown(timeout=timeout)
-    pool._start_timeout = timeout
-    assert pool.reset().batch_size == (NUM_ENVS,)
+    other = AsyncEnvPool(["CartPole-v1"], backend=pool.backend, start_timeout=timeout, shutdown_timeout=timeout)
+    assert other.reset().batch_size == (1,)
+    other.close()
+
+
+@pytest.mark.parametrize("name", ["start_timeout", "shutdown_timeout"])
+def test_times_that_are_none_are_refused_at_once(name: str) -> None:
+    for timeout, kind in ((-1.0, ValueError), (math.nan, ValueError), ("1", TypeError), (True, TypeError)):
+        with pytest.raises(kind, match=rf"^{name}: got"):
+            AsyncEnvPool(["CartPole-v1"], **{name: timeout})
 
 
 def test_what_is_no_tensordict_at_next_is_refused_before_an_env_is_stepped(pool: Any) -> None:
@@ -225,26 +233,24 @@ def test_one_env_is_meant_by_all_rows_of_its_index(pool: Any) -> None:
 
 
 def test_a_receive_whose_event_loop_was_closed_keeps_no_other_from_receiving() -> None:
-    pool: Any = AsyncEnvPool([Calling], backend="asyncio")
-    pool.async_reset_send()
-    _ = pool.async_reset_recv()
     gate = threading.Event()
-    loop = asyncio.new_event_loop()
-    receiving: Any = None
+
+    class Gated(Calling):
+        async def step(self, action: Any) -> Any:  # type: ignore[override]
+            await asyncio.to_thread(gate.wait)
+            return await super().step(action)
+
+    pool: Any = AsyncEnvPool([Gated], backend="asyncio")
+    pool.reset()
     pool.async_step_send(actions(0))
-
-    async def begin() -> None:
-        nonlocal receiving
-        receiving = loop.create_task(pool.async_step_recv_async(timeout=PATIENCE))
-        await asyncio.sleep(0)
-
-    pool._calls._engine._arrivals.wait(1, None)
-    pool._calls._engine.wait_async = lambda *_: asyncio.to_thread(gate.wait)  # type: ignore[method-assign]
-    loop.run_until_complete(begin())
-    gate.set()
-    loop.run_until_complete(loop.shutdown_default_executor())
+    loop = asyncio.new_event_loop()
+    receiving = loop.create_task(pool.async_step_recv_async())
+    loop.run_until_complete(asyncio.sleep(0))
+    with pytest.raises(RuntimeError, match="another receive of batches is awaited"):
+        pool.async_step_recv()
     loop.close()
+    gate.set()
     assert not receiving.done()
     assert len(pool.async_step_recv(timeout=PATIENCE)) == 1
-    receiving._log_destroy_pending = False
+    receiving._log_destroy_pending = False  # type: ignore[attr-defined]
     pool.shutdown()

@@ -290,6 +290,7 @@ class AsyncioPoolEngine(Generic[Description]):
             self._crew.require_elsewhere("wait_for")
             if not call.arrivals.wait(1, deadline) and not call.is_done:
                 raise CallTimeoutError(f"env {row} did not come to its end in time")
+        self._require_open(row)
 
     async def wait_for_async(self, row: int, timeout: float | None = None) -> None:
         """As :meth:`wait_for`, for a coroutine on the caller's own event loop."""
@@ -299,10 +300,14 @@ class AsyncioPoolEngine(Generic[Description]):
             self._forget_others(call)
             if not await call.arrivals.wait_async(1, deadline) and not call.is_done:
                 raise CallTimeoutError(f"env {row} did not come to its end in time")
+        self._require_open(row)
 
-    def _lane_call(self, row: int) -> EnvCall:
+    def _require_open(self, row: int) -> None:
         if self._is_closed:
             raise RuntimeError(f"env {row}: {_CLOSED}")
+
+    def _lane_call(self, row: int) -> EnvCall:
+        self._require_open(row)
         self._rows.require_lane(row)
         return self._calls[row]
 
@@ -413,6 +418,8 @@ class AsyncioPoolEngine(Generic[Description]):
         Args:
             state: of the rows from now on; None leaves it.
         """
+        if self._is_closed:
+            return
         for call in calls:
             self._rows.abandon([call.row])
             self._calls[call.row] = call

@@ -96,7 +96,7 @@ class PoolEngine(ParallelEngine[Description]):
         self._rows = PoolRows()
         self._is_closed = False
         self._waiting: set[int] = set()
-        """Lanes that a thread waits for."""
+        """Lanes that a thread waits for, or is about to take: another may not read their answers meanwhile."""
         self._read: dict[int, Report] = {}
         """Row -> what was read of it when another was taken with it that had raised."""
 
@@ -226,10 +226,11 @@ class PoolEngine(ParallelEngine[Description]):
                     break
                 if left <= 0:
                     raise CallTimeoutError(f"env {row} did not come to its end in time")
-        finally:
+            if self._is_closed:  # by another thread
+                raise RuntimeError(f"env {row}: {_CLOSED}")
+        except BaseException:
             self._waiting.discard(row)
-        if self._is_closed:  # by another thread
-            raise RuntimeError(f"env {row}: {_CLOSED}")
+            raise
 
     def take(self, rows: Sequence[int], into: Block | None) -> Report:
         """What rows that are ready gave; they are idle then.
@@ -262,6 +263,9 @@ class PoolEngine(ParallelEngine[Description]):
                 raise RuntimeError(f"envs {[*rows]}: {_CLOSED}") from error
             self.abandon(rows)
             raise
+        finally:
+            if self._waiting:
+                self._waiting.difference_update(rows)
         return report
 
     def release(self, rows: Iterable[int]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -16,7 +18,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 from gymbridge.batched import Maker
 from gymbridge.engine.any_env import AnyEnvOptions
 from gymbridge.engine.asyncio_pool import AsyncioPoolEngine
-from gymbridge.engine.calls import exclusive
+from gymbridge.engine.calls import OneCallAtATime, exclusive
 from gymbridge.engine.codes import Op
 from gymbridge.engine.counts import count_of
 from gymbridge.engine.parallel import Affinity, ParallelEngine
@@ -46,6 +48,11 @@ EnvIndex = int | Sequence[int] | torch.Tensor
 _log = logging.getLogger("gymbridge")
 
 _INTS = {int}
+_RECEIVES = frozenset({"async_step_recv", "async_reset_recv", "async_step_and_maybe_reset_recv", "_receive_any"})
+
+_SECONDS_TO_END = 1.0
+"""That a receive in another thread may take to end once the pool is to be closed."""
+
 _SHARES = {"dense": False, "maybe_dense": None, "lazy": True}
 
 
@@ -158,8 +165,8 @@ class AsyncEnvPool(WorkerBatch):
         self._pool_calls: PoolCalls | None = None
         self._stats = ExchangeStats(self.num_envs)
         self._start_lock = threading.RLock()
-        self._is_awaited = False
-        """A receive of batches is: others are refused meanwhile, and sends are not."""
+        self._awaiting: asyncio.AbstractEventLoop | None = None
+        """The event loop on which a receive of batches is awaited: others are refused meanwhile, and sends are not."""
         self._require_options()
 
     def _require_options(self) -> None:
@@ -225,23 +232,44 @@ class AsyncEnvPool(WorkerBatch):
             raise RuntimeError(f"to: refused while envs {self._pool_calls.busy} have work under way, or unread results")
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """See :meth:`EngineEnv.close`; what is under way, or was not received, is dropped."""
+        """See :meth:`EngineEnv.close`; what is under way, or was not received, is dropped.
+
+        Receives that wait in other threads have a ``RuntimeError``.
+        """
+        self._end_receives()
         super().close(raise_if_closed=raise_if_closed)
         if self._engine_face is None:
-            self._pool_calls = None
+            self._pool_calls = self._awaiting = None
+
+    def _end_receives(self, of: OneCallAtATime | None = None) -> None:
+        """Has a receive that waits in another thread end, which may be one of an env that hangs.
+
+        Args:
+            of: what it is a call of; this pool unless given.
+        """
+        caller = self if of is None else of
+        face: Any = self._engine_face
+        if face is not None and self._call_under_way in _RECEIVES:
+            face.engine.end_waits()
+            deadline = perf_counter() + _SECONDS_TO_END
+            while caller._call_under_way is not None and perf_counter() < deadline:
+                sleep(0.001)
 
     def shutdown(self, timeout: float | None = 10.0) -> None:
         """Ends the envs within a time, whatever is under way; a pool that is not running is left alone.
+
+        Receives that wait in other threads have a ``RuntimeError``.
 
         Args:
             timeout: seconds; envs that have not ended by then are killed, with a warning (those in a thread of this
                 process, which cannot be killed, are left behind).
 
         Raises:
-            RuntimeError: a call of all envs, or a receive of batches, is under way in another thread.
+            RuntimeError: a call of all envs is under way in another thread.
             ValueError, TypeError: a negative time, or something that is none.
         """
         limit = time_limit("timeout", timeout)
+        self._end_receives()
         self._require_no_call("shutdown")
         if self._engine_face is not None:
             engine: Any = self._engine_face.engine
@@ -249,7 +277,7 @@ class AsyncEnvPool(WorkerBatch):
         self.close(raise_if_closed=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**super().__getstate__(), "_pool_calls": None, "_is_awaited": False}
+        state = {**super().__getstate__(), "_pool_calls": None, "_awaiting": None}
         del state["_start_lock"]
         return {**state, "_stats": ExchangeStats(self.num_envs)}
 
@@ -489,10 +517,15 @@ class AsyncEnvPool(WorkerBatch):
         self._require_none_awaited(call)
         return self._calls.receive(op, wanted)
 
+    def _require_none_awaited(self, call: str) -> None:
+        """Refuses what would take from an awaited receive what it waits for."""
+        if self._awaiting is not None and not self._awaiting.is_closed():  # a loop that is closed goes on with nothing
+            raise RuntimeError(f"{call}: refused while another receive of batches is awaited")
+
     @exclusive
     def _receive_any(self, wanted: Wanted, into: list[tuple[Op, Any]]) -> None:
         """Adds what envs give that were sent whichever work, what those gave that had the same together."""
-        self._require_none_awaited("receive")
+        self._require_none_awaited("recv")
         self._calls.receive_any(wanted, into)
 
     @exclusive
@@ -500,11 +533,6 @@ class AsyncEnvPool(WorkerBatch):
         """What is under way, or was not received, lanes apart, is not to be seen: those envs are to be reset."""
         self._require_none_awaited("reset")
         self._calls.drop()
-
-    def _require_none_awaited(self, call: str) -> None:
-        """Refuses what would take from an awaited receive what it waits for."""
-        if self._is_awaited:
-            raise RuntimeError(f"{call}: refused while another receive of batches is awaited")
 
     def _lane(self, call: str, env_index: Any) -> int:
         if not _is_int(env_index):
@@ -738,12 +766,13 @@ class AsyncioAsyncEnvPool(AsyncEnvPool):
             return await calls.receive_lane_async(op, self._lane(call, env_index), deadline_of(timeout))
         wanted = Wanted.of(self.min_get if min_get is None else min_get, max_get, timeout)
         self._require_none_awaited(call)
-        self._is_awaited = True  # before the look at other calls, which look at this once they are under way
+        loop = self._awaiting = asyncio.get_running_loop()  # before the look at other calls, which look at this
         try:
             self._require_no_call(call)
             return await calls.receive_async(op, wanted)
         finally:
-            self._is_awaited = False
+            if self._awaiting is loop and self._pool_calls is calls:  # not another's, of one that came later
+                self._awaiting = None
 
 
 _CLASSES: tuple[type[AsyncEnvPool], ...] = (ThreadingAsyncEnvPool, ProcessorAsyncEnvPool, AsyncioAsyncEnvPool)
@@ -754,7 +783,7 @@ def _is_int(index: Any) -> bool:
 
 
 def _as_ints(call: str, given: Any) -> list[Any]:
-    """The indices of envs in whatever holds them; of an env that is a batch of its own the first of its own."""
+    """The indices of envs in whatever holds them; of an env that is a batch of its own in each of its rows."""
     if hasattr(given, "tolist"):  # a tensor, an array or data that are none of both
         given = given.tolist()
         if type(given) is list and {*map(type, given)} == _INTS:
@@ -768,6 +797,8 @@ def _as_ints(call: str, given: Any) -> list[Any]:
         if hasattr(one, "tolist"):
             one = one.tolist()
         while isinstance(one, (list, tuple)) and one:
+            if any(other != one[0] for other in one[1:]):
+                raise ValueError(f"{call}: got env_index {given!r}, expected the same one in all rows of an env")
             one = one[0]
         if not _is_int(one):
             raise TypeError(f"{call}: got env_index {given!r}, expected ints")

@@ -23,6 +23,7 @@ class Arrivals:
 
     Attributes:
         come: what has come; who has done with it takes it out.
+        refusal: why nothing more is waited for; empty as long as it is.
 
     Example:
         >>> arrivals = Arrivals()
@@ -33,10 +34,11 @@ class Arrivals:
         False
     """
 
-    __slots__ = ("_bells", "come")
+    __slots__ = ("_bells", "come", "refusal")
 
     def __init__(self) -> None:
         self.come: dict[Any, None] = {}
+        self.refusal = ""
         self._bells: dict[_ThreadBell | _LoopBell, None] = {}
 
     def add(self, comer: Any) -> None:
@@ -47,6 +49,16 @@ class Arrivals:
                 if len(self.come) >= bell.least:
                     bell.ring()
 
+    def end(self, refusal: str) -> None:
+        """Has waits end with a ``RuntimeError``, those under way too; called in any thread."""
+        self.refusal = refusal  # before the look at who waits, who shows that before it looks at this
+        for bell in list(self._bells):
+            bell.ring()
+
+    def _require_open(self) -> None:
+        if self.refusal:
+            raise RuntimeError(self.refusal)
+
     def wait(self, least: int, deadline: float | None) -> bool:
         """Waits until ``least`` are there; False if they are not at the deadline, a ``perf_counter`` time."""
         if len(self.come) >= least:
@@ -55,6 +67,7 @@ class Arrivals:
         try:
             self._bells[bell] = None
             while len(self.come) < least:
+                self._require_open()
                 if not bell.wait(deadline):
                     return len(self.come) >= least
         finally:
@@ -70,6 +83,7 @@ class Arrivals:
             try:
                 self._bells[bell] = None
                 if len(self.come) < least:
+                    self._require_open()
                     await bell.wait(deadline)
             finally:
                 self._bells.pop(bell, None)

@@ -76,6 +76,13 @@ class CallCrew(ABC):
         if self.refusal:
             raise RuntimeError(self.refusal)
 
+    def require_elsewhere(self, call: str) -> None:  # noqa: B027  # in threads of their own no env is in the way
+        """Refuses what would wait for itself, where it is called.
+
+        Raises:
+            RuntimeError: naming the call.
+        """
+
     def require_living(self, rows: Iterable[int]) -> None:
         """Raises the death of the first of these rows that is dead."""
         for row in rows:

@@ -35,6 +35,9 @@ _OF_THE_HOST = frozenset({"info_form"})
 """Verbs for which no env is asked."""
 
 
+_CLOSED = "the envs have been closed, in another thread"
+
+
 class CallPoolEngine(Generic[Description]):
     """A pool of envs that a crew calls in this process; the base of the engines whose crews differ.
 
@@ -163,7 +166,9 @@ class CallPoolEngine(Generic[Description]):
     def _arrivals_of_lane(self, row: int) -> Arrivals:
         arrivals = self._lane_arrivals.get(row)
         if arrivals is None:
-            arrivals = self._lane_arrivals[row] = Arrivals()
+            arrivals = self._lane_arrivals.setdefault(row, Arrivals())
+        if self._is_closed:
+            arrivals.end(_CLOSED)
         return arrivals
 
     def wait(self, least: int, timeout: float | None = None) -> list[int]:
@@ -186,6 +191,7 @@ class CallPoolEngine(Generic[Description]):
             ready = self._ready()
             if len(ready) >= least:
                 return ready
+            self._crew.require_elsewhere("wait")
             if not self._arrivals.wait(least, deadline):
                 return self._ready()
 
@@ -226,6 +232,7 @@ class CallPoolEngine(Generic[Description]):
         while not call.is_done:
             self._require_open()
             self._forget_others(call)
+            self._crew.require_elsewhere("wait_for")
             if not call.arrivals.wait(1, deadline) and not call.is_done:
                 raise CallTimeoutError(f"env {row} did not come to its end in time")
         self._require_open()
@@ -244,7 +251,7 @@ class CallPoolEngine(Generic[Description]):
     def _require_open(self, error: BaseException | None = None) -> None:
         """Refuses to go on where another thread has closed the engine, which is why something was not there."""
         if self._is_closed and (error is None or isinstance(error, Exception)):
-            raise RuntimeError("the envs have been closed, in another thread") from error
+            raise RuntimeError(_CLOSED) from error
 
     def _lane_call(self, row: int) -> EnvCall:
         self._rows.require_lane(row)
@@ -402,6 +409,7 @@ class CallPoolEngine(Generic[Description]):
     def _all_idle(self, what: str) -> Iterator[None]:
         """A context in which no row can be given work; refused while one has any."""
         self._crew.require_open()
+        self._crew.require_elsewhere(what)
         with self._rows.all_idle(what):
             self.settle()
             yield
@@ -480,6 +488,17 @@ class CallPoolEngine(Generic[Description]):
 
     # ---------------------------------------------------------------- the end
 
+    def end_waits(self) -> None:
+        """Has waits end with an error, for a thread that is to ``close``; nothing else may follow.
+
+        Raises:
+            RuntimeError: called where it would wait for itself, on the envs' own event loop.
+        """
+        self._crew.require_elsewhere("close")
+        self._is_closed = True
+        for arrivals in (self._arrivals, *list(self._lane_arrivals.values())):
+            arrivals.end(_CLOSED)
+
     def close(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Closes the envs, each even if another's ``close`` raises, and ends what calls them.
 
@@ -490,7 +509,7 @@ class CallPoolEngine(Generic[Description]):
                 warning; ``shutdown_timeout`` unless told.
             terminate: do so at once, and wait for nothing.
         """
-        self._is_closed = True
+        self.end_waits()
         try:
             errors = self._crew.close(self.shutdown_timeout if timeout is None else timeout, terminate)
         finally:

@@ -105,6 +105,11 @@ class LoopCrew(CallCrew):
         """Has a call made in a thread of its own, which may wait for the loop."""
         threading.Thread(target=self._service.make_call, args=(call,), name=_name("call"), daemon=True).start()
 
+    def require_elsewhere(self, call: str) -> None:
+        """See :class:`~gymbridge.engine.call_crew.CallCrew`: an env whose coroutine calls its own pool blocks it."""
+        if self._service.thread.is_current:
+            raise RuntimeError(f"{call}: refused on the event loop of the envs themselves, which it would wait for")
+
     def _close_envs(self, timeout: float | None) -> list[Exception]:
         service = self._service
         deadline = None if timeout is None else perf_counter() + timeout

@@ -26,7 +26,7 @@ Description = TypeVar("Description", bound=EnvDescription)
 _CLOSED = "the workers have been closed, in another thread"
 
 _CLOSE_SECONDS = 0.1
-"""How often a thread that waits for a lane sees whether another has closed the engine."""
+"""How often a thread that waits sees whether another has closed the engine."""
 
 
 class PoolEngine(ParallelEngine[Description]):
@@ -98,9 +98,13 @@ class PoolEngine(ParallelEngine[Description]):
         super().allocate()
         self._gather = Gathering(self.block)
 
-    def close(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """See :meth:`ParallelEngine.close`; threads that wait for a lane have an error."""
+    def end_waits(self) -> None:
+        """Has waits end with an error within 100 ms, for a thread that is to ``close``; nothing else may follow."""
         self._is_closed = True
+
+    def close(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """See :meth:`ParallelEngine.close`; threads that wait have an error."""
+        self.end_waits()
         deadline = perf_counter() + 10 * _CLOSE_SECONDS
         while self._waiting and perf_counter() < deadline:  # of one end there may be one wait at a time
             sleep(_CLOSE_SECONDS / 100)
@@ -180,13 +184,16 @@ class PoolEngine(ParallelEngine[Description]):
             timeout: seconds; None to wait for ever.
 
         Raises:
+            RuntimeError: the engine has been closed, by another thread.
             ValueError: ``least`` is more than there are rows under way, lanes apart.
         """
         self._rows.require_least(least)
         ready = self._rows.ready
         deadline = None if timeout is None else perf_counter() + timeout
         while True:
-            left = None if deadline is None else max(0.0, deadline - perf_counter())
+            if self._is_closed:
+                raise RuntimeError(_CLOSED)
+            left = _CLOSE_SECONDS if deadline is None else min(_CLOSE_SECONDS, max(0.0, deadline - perf_counter()))
             missing = least - len(ready)
             found = self._ends.wait(left, missing) if missing > 0 else self._ends.wait(0.0)
             for row in found:

@@ -176,6 +176,10 @@ class PoolCalls:
         if op != Op.RESET:
             if tensordict is None:
                 raise TypeError(f"async_{_NAMES[op]}_send: got None, expected a TensorDict with the action")
+            following = entry(tensordict, "next")
+            if following is not None and not isinstance(following, TensorDictBase):
+                kind = type(following).__name__
+                raise TypeError(f"async_{_NAMES[op]}_send: got a {kind} at 'next', expected a TensorDict or nothing")
             self._face.require_steppable(rows)
         if tensordict is None:
             return None

@@ -64,6 +64,9 @@ class SubmittingEngine(Protocol):
     async def wait_for_async(self, row: int, timeout: float | None = None) -> None:
         """The same, awaited."""
 
+    def end_waits(self) -> None:
+        """Has waits end with an error, for a thread that is to close it."""
+
     def take(self, rows: Sequence[int], into: Block | None) -> Report:
         """What rows gave; of some that raised one alone."""
 
@@ -121,6 +124,7 @@ class PoolFace(ABC, Generic[Face]):
         self.engine = self._engine = engine
         self._whole = face
         self._num_rows = engine.num_envs
+        self._states = engine.block.state  # kept: another thread may close the engine in the middle of a lane's call
         self._gathered = Block(engine.block.layout)
         self._faces: dict[int, Face] = {}
         self._lanes: dict[int, Face] = {}
@@ -148,7 +152,7 @@ class PoolFace(ABC, Generic[Face]):
 
     def require_steppable(self, rows: Sequence[int]) -> None:
         """Refuses to step rows of which one has to be reset before."""
-        states = self._engine.block.state
+        states = self._states
         for row in rows:
             if states[row] != _RUNNING:
                 ops = bytearray(self._num_rows)

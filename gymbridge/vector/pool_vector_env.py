@@ -277,9 +277,14 @@ class PoolVectorEnv(OneCallAtATime):
         observations, _, _, _, infos = self._recv("reset", None)
         return observations, infos
 
-    @exclusive
     def close(self) -> None:
-        """Closes the pool with its envs, whatever is under way; once."""
+        """Closes the pool with its envs, whatever is under way; once. A receive in another thread has an error."""
+        if self._call_under_way in ("recv", "step", "reset"):
+            self.pool._end_receives(of=self)
+        self._close()
+
+    @exclusive
+    def _close(self) -> None:
         if not self.closed:
             self.closed = True
             self._held.clear()

@@ -9,10 +9,22 @@ import socket
 import tempfile
 from collections.abc import Iterable, Sequence
 
-__all__ = ["MOST_DESCRIPTORS", "anonymous_file", "close_all", "read_file", "readable", "receive", "send"]
+__all__ = [
+    "MOST_DESCRIPTORS",
+    "anonymous_file",
+    "close_all",
+    "milliseconds",
+    "read_file",
+    "readable",
+    "receive",
+    "send",
+]
 
 MOST_DESCRIPTORS = 253
 """So many fit in one message (``SCM_MAX_FD`` of Linux)."""
+
+_FOR_EVER = 7 * 24 * 3600.0
+"""Seconds; a poll takes no more than 2**31 milliseconds."""
 
 _INT_SIZE = array.array("i").itemsize
 
@@ -59,7 +71,17 @@ def readable(descriptor: int, timeout: float | None) -> bool:
     """Waits until a descriptor has something to read, or end-of-file; False after ``timeout`` seconds."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(None if timeout is None else max(0.0, timeout * 1e3)))
+    return bool(poll.poll(milliseconds(timeout)))
+
+
+def milliseconds(timeout: float | None) -> float | None:
+    """What a poll takes, of seconds that may be more than it can wait for: more than a week is for ever.
+
+    Example:
+        >>> milliseconds(0.5), milliseconds(-1.0), milliseconds(float("inf"))
+        (500.0, 0.0, None)
+    """
+    return None if timeout is None or timeout > _FOR_EVER else max(0.0, timeout * 1e3)
 
 
 def send(via: int, data: bytes, descriptors: Sequence[int]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from time import perf_counter
 
-from gymbridge.engine.workers.descriptors import close_all
+from gymbridge.engine.workers.descriptors import close_all, milliseconds
 
 __all__ = ["LOOK_SECONDS", "ReadyEnds", "WakeEnd", "WakeGroup", "wake_pipes"]
 
@@ -129,8 +129,7 @@ class WakeEnd:
         """
         deadline = None if timeout is None else perf_counter() + timeout
         while True:
-            left = None if deadline is None else max(0.0, (deadline - perf_counter()) * 1e3)
-            ready = self._poll.poll(left)
+            ready = self._poll.poll(milliseconds(None if deadline is None else deadline - perf_counter()))
             if not ready:
                 return False
             if ready[0][0] == self._sentinel and len(ready) == 1 and not self._has_byte():
@@ -160,7 +159,7 @@ class WakeEnd:
         start = perf_counter()
         may_block = timeout is None and self._sentinel < 0  # the read alone will do then
         if not self._look(start, timeout) and not may_block:
-            ready = self._poll.poll(None if timeout is None else max(0.0, timeout * 1e3))
+            ready = self._poll.poll(milliseconds(timeout))
             if not ready:
                 return None
             if ready[0][0] == self._sentinel and len(ready) == 1 and not self._has_byte():
@@ -169,7 +168,7 @@ class WakeEnd:
 
     def is_ready(self, timeout: float | None = 0.0) -> bool:
         """Whether a byte is there, or the other side gone, now or within ``timeout`` seconds; takes nothing."""
-        return bool(self._poll.poll(None if timeout is None else timeout * 1e3))
+        return bool(self._poll.poll(milliseconds(timeout)))
 
     def take_ready(self) -> int:
         """The byte that is there, as :meth:`is_ready` has found.
@@ -263,7 +262,7 @@ class _OneAndDeaths:
         descriptor = end.fileno()
         self._poll.register(descriptor, _READABLE)
         try:
-            self._poll.poll(None if timeout is None else timeout * 1e3)
+            self._poll.poll(milliseconds(timeout))
         finally:
             self._poll.unregister(descriptor)
 
@@ -342,7 +341,7 @@ class WakeGroup:
             if not first and len(pending) > 1 and self._one.is_of_use:
                 self._one.wait(self._ends[self._slowest if self._slowest in pending else max(pending)], left)
                 left = 0.0
-            ready = self._poll.poll(None if left is None else left * 1e3)
+            ready = self._poll.poll(milliseconds(left))
             if not ready:
                 break
             readable = {descriptor for descriptor, _ in ready}
@@ -434,11 +433,12 @@ class ReadyEnds:
         """
         watched = self._watched
         found = self._gone & watched if self._gone else set()
-        left = 0.0 if found or timeout is None else max(0.0, timeout)
-        if found or timeout is not None or least < len(watched) or len(watched) < 2 or not self._one.is_of_use:
-            ready = self._poll.poll(None if timeout is None and not found else left * 1e3)
+        left = 0.0 if found else timeout
+        at_once = bool(found) or timeout == 0
+        if at_once or least < len(watched) or len(watched) < 2 or not self._one.is_of_use:
+            ready = self._poll.poll(milliseconds(left))
         else:
-            self._one.wait(self._ends[max(watched)], None)
+            self._one.wait(self._ends[max(watched)], left)
             ready = self._poll.poll(0)
         for descriptor, _ in ready:
             index = self._index.get(descriptor)

@@ -1230,6 +1230,7 @@ def test_nothing_is_left_open(backend: Backend, kind: str, method: str) -> None:
     acting_pool(backend, kind, 2).reset()  # the first of all starts what stays
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
+    others = {*threading.enumerate()}
     for _ in range(3):
         own = acting_pool(backend, kind, 2)
         own.async_reset_send()
@@ -1240,6 +1241,8 @@ def test_nothing_is_left_open(backend: Backend, kind: str, method: str) -> None:
         other.async_reset_recv(env_index=None)
         del own, other
     gc.collect()
+    for thread in {*threading.enumerate()} - others:  # of pools that were dropped: they end by themselves
+        thread.join(PATIENCE)
     assert len(os.listdir("/proc/self/fd")) <= before
 
 

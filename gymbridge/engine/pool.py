@@ -275,7 +275,7 @@ class PoolEngine(ParallelEngine[Description]):
         if self._read and row in self._read:
             return self._read.pop(row)
         crew = self._crew
-        crew.finish(row)
+        crew.finish(row, is_certain=row in self._rows.ready and row not in self._ends.gone)
         if row not in crew.dead:
             answer = crew.ends[row].latest
             if answer == Answer.DONE:

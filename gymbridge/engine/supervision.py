@@ -165,12 +165,16 @@ class Crew:
         except BrokenPipeError:
             self._bury(worker)
 
-    def finish(self, worker: int) -> None:
-        """Takes what a worker has answered to ``begin``, which is there; one found dead is in ``dead`` then."""
+    def finish(self, worker: int, *, is_certain: bool = False) -> None:
+        """Takes what a worker has answered to ``begin``, which is there; one found dead is in ``dead`` then.
+
+        Args:
+            is_certain: see :meth:`~gymbridge.engine.workers.wake.WakeEnd.take_ready`.
+        """
         if worker in self.dead:
             return
         try:
-            self._ends[worker].take_ready()
+            self._ends[worker].take_ready(is_certain=is_certain)
         except EOFError:
             self._bury(worker)
         self._pending.discard(worker)

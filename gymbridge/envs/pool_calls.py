@@ -17,7 +17,7 @@ from gymbridge.engine.failures import raise_env_error
 from gymbridge.engine.time_limits import time_limit
 from gymbridge.envs.pool_faces import PoolFace, RowFailed, Work
 from gymbridge.envs.pool_stats import ExchangeStats
-from gymbridge.envs.sent_rows import taken_over, together
+from gymbridge.envs.sent_rows import Sent, taken_over, together
 from gymbridge.envs.tensordicts import entry, put
 from gymbridge.errors import CallTimeoutError
 
@@ -135,9 +135,9 @@ class PoolCalls:
             self._claim(op, rows, claim)
             own = self._taken_over(op, rows, tensordict)
             self._face.submit(rows, op, own, reset_kwargs)
-            works = self._works[op]
+            sent, works = None if own is None else Sent(own), self._works[op]
             for position, row in enumerate(rows):
-                works[row] = Work(op, own, position)
+                works[row] = Work(op, sent, position)
         except BaseException as error:
             self._let_go(self._claims.of(rows, claim), error)
             raise
@@ -160,7 +160,7 @@ class PoolCalls:
             self._claim(op, [row], claim)
             own = self._taken_over(op, [row], tensordict)
             self._face.submit_lane(row, op, own, reset_kwargs)
-            self._lanes[row] = Work(op, own, -1)
+            self._lanes[row] = Work(op, None if own is None else Sent(own), -1)
         except BaseException as error:
             self._let_go(self._claims.of([row], claim), error)
             raise
@@ -320,7 +320,7 @@ class PoolCalls:
             self._received_lanes.let_go(self._received_lanes.of([row], claim))
 
     def _lane_results(self, op: Op, row: int) -> Any:
-        sent = self._lanes[row].tensordict
+        sent = self._lanes[row].row()
         index = torch.full(self._row_batch_size, row)
         if sent is not None:
             _put_index(sent, index)

@@ -23,7 +23,9 @@ from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.gym_face import GymFace
 from gymbridge.envs.output_rows import OutputRow, OutputRows
 from gymbridge.envs.remote_face import RemoteTensorDictFace
-from gymbridge.envs.remote_inputs import GivenRows, RoundInputs, Sent
+from gymbridge.envs.remote_inputs import GivenRows, RoundInputs
+from gymbridge.envs.remote_inputs import Sent as GivenToRows
+from gymbridge.envs.sent_rows import Sent
 from gymbridge.envs.tensordicts import row_of
 
 __all__ = ["GymPoolFace", "PoolFace", "RowFailed", "SubmittingEngine", "TensorDictPoolFace", "Work", "pool_face"]
@@ -85,20 +87,20 @@ class Work(NamedTuple):
 
     Attributes:
         op: ``RESET``, ``STEP`` or ``STEP_MAYBE_RESET``.
-        tensordict: of the rows that were given work together, the pool's own; of a lane that of its env; None for a
-            reset that is given nothing.
+        sent: what the rows were sent that were given work together; of a lane what its env was; None for a reset that
+            is given nothing.
         position: the row's in it; -1 for all of it, a lane's.
     """
 
     op: Op
-    tensordict: TensorDictBase | None
+    sent: Sent | None
     position: int
 
     def row(self) -> TensorDictBase | None:
         """The row's own part of what was given, ``[*B]``."""
-        if self.tensordict is None or self.position < 0:
-            return self.tensordict
-        return row_of(self.tensordict, self.position)
+        if self.sent is None:
+            return None
+        return self.sent.tensordict if self.position < 0 else row_of(self.sent.tensordict, self.position)
 
 
 class _Rows:
@@ -393,7 +395,7 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace]):
         self,
         rows: Sequence[int],
         op: Op,
-        given: Sent | None,
+        given: GivenToRows | None,
         reset_kwargs: Sequence[Mapping[str, Any]] | None,
         *,
         lane: bool,

@@ -170,13 +170,16 @@ class WakeEnd:
         """Whether a byte is there, or the other side gone, now or within ``timeout`` seconds; takes nothing."""
         return bool(self._poll.poll(milliseconds(timeout)))
 
-    def take_ready(self) -> int:
+    def take_ready(self, *, is_certain: bool = False) -> int:
         """The byte that is there, as :meth:`is_ready` has found.
+
+        Args:
+            is_certain: it was the byte or end-of-file that was found, and not a death alone.
 
         Raises:
             EOFError: the other side is gone.
         """
-        if not self._has_byte():
+        if not is_certain and not self._has_byte():
             raise EOFError(_GONE)
         return self.take(perf_counter())
 
@@ -382,6 +385,9 @@ class ReadyEnds:
     Args:
         ends: this side's end of each; they stay their owners'.
 
+    Attributes:
+        gone: those that are known to be dead, watched or not.
+
     Example:
         >>> pairs = [wake_pipes() for _ in range(3)]
         >>> theirs = [WakeEnd(*descriptors) for _, descriptors in pairs]
@@ -402,8 +408,7 @@ class ReadyEnds:
         self._poll = select.poll()
         self._one = _OneAndDeaths()
         self._watched: set[int] = set()
-        self._gone: set[int] = set()
-        """Those that are known to be dead, watched or not."""
+        self.gone: set[int] = set()
         self._descriptors = [end.fileno() for end in ends]  # an end that is closed knows its own no more
         self._index = {descriptor: index for index, descriptor in enumerate(self._descriptors)}
         self._sentinels = {end.sentinel: index for index, end in enumerate(ends) if end.sentinel >= 0}
@@ -432,7 +437,7 @@ class ReadyEnds:
             least: how many the caller needs; a wait for less than all that are watched ends when one is ready.
         """
         watched = self._watched
-        found = self._gone & watched if self._gone else set()
+        found = self.gone & watched if self.gone else set()
         left = 0.0 if found else timeout
         at_once = bool(found) or timeout == 0
         if at_once or least < len(watched) or len(watched) < 2 or not self._one.is_of_use:
@@ -451,7 +456,7 @@ class ReadyEnds:
     def _lose(self, sentinel: int) -> int:
         """A worker is dead, or has been buried: its sentinel says so for ever, and is looked at no more."""
         index = self._sentinels.pop(sentinel)
-        self._gone.add(index)
+        self.gone.add(index)
         self._poll.unregister(sentinel)
         self._one.remove(sentinel)
         return index

@@ -358,15 +358,17 @@ def _with_every_flag(spec: Composite) -> Composite:
 def first_alike(envs: Sequence[EnvSpecs]) -> list[EnvSpecs]:
     """For each env the first whose leaves and device are as its own, so that they share what follows."""
     distinct: list[EnvSpecs] = []
-    shared = []
+    first: dict[int, EnvSpecs] = {}
     for env in envs:
+        if id(env) in first:
+            continue
         like = next(
             (other for other in distinct if difference([other, env]) is None and other.device == env.device), None
         )
         if like is None:
             distinct.append(env)
-        shared.append(env if like is None else like)
-    return shared
+        first[id(env)] = env if like is None else like
+    return [first[id(env)] for env in envs]
 
 
 class UnlikeEnvs(ValueError):
@@ -383,16 +385,19 @@ class UnlikeEnvs(ValueError):
 
 def difference(envs: Sequence[EnvSpecs]) -> str | None:
     """How the first env that does disagrees in keys, shapes or dtypes, or is dynamic; None where all agree."""
-    leaves = [_leaves(env) for env in envs]
-    for row, own in enumerate(leaves):
-        found = []
+    rows: dict[int, int] = {}
+    for row, env in enumerate(envs):
+        rows.setdefault(id(env), row)
+    first = _leaves(envs[0]) if envs else {}
+    for row in rows.values():
+        own, found = _leaves(envs[row]), []
         for key, (shape, dtype) in own.items():
             if -1 in shape:
                 found.append(f"env {row} has dynamic specs, {'.'.join(key)} has shape {[*shape]}")
-            elif leaves[0].get(key) != (shape, dtype):
+            elif first.get(key) != (shape, dtype):
                 got = f"{'.'.join(key)} of shape {[*shape]} and {dtype}"
-                found.append(f"env {row} has {got}, env 0 has {leaves[0].get(key, 'none')}")
-        if missing := [".".join(key) for key in leaves[0] if key not in own]:
+                found.append(f"env {row} has {got}, env 0 has {first.get(key, 'none')}")
+        if missing := [".".join(key) for key in first if key not in own]:
             found.append(f"env {row} lacks {missing}, which env 0 has")
         if found:
             return "; ".join(found)

@@ -136,9 +136,10 @@ class PoolFace(ABC, Generic[Face]):
         """The face of some rows, which are alike."""
 
     def _batch_face(self, num_rows: int) -> Face:
-        """The face of this many rows, those that are gathered first."""
+        """The face of this many rows, those that are gathered first, of a pool whose results are dense."""
         if num_rows not in self._faces:
-            rows = _Rows(self._engine.descriptions[:num_rows], self._gathered.rows(0, num_rows))
+            # they are alike, and what follows from one object is worked out once
+            rows = _Rows([self._engine.descriptions[0]] * num_rows, self._gathered.rows(0, num_rows))
             self._faces[num_rows] = self._face(rows, torch.Size((num_rows, *self._whole.batch_size[1:])))
         return self._faces[num_rows]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDict, TensorDictBase
@@ -48,6 +48,7 @@ from gymbridge.specs._keys import as_path
 __all__ = ["TensorDictFace"]
 
 Key = tuple[str, ...]
+_Fact = TypeVar("_Fact")
 
 
 class TensorDictFace(EngineFace):
@@ -86,9 +87,12 @@ class TensorDictFace(EngineFace):
         self._non_blocking = non_blocking
         self._move = move_to(device, non_blocking=non_blocking)
         self._envs = first_alike(envs)
-        for env in envs:
+        distinct = {id(env): env for env in envs}
+        for env in distinct.values():
             selection.require(env.full_action_spec, *_states_observed(env))
-        selection.require_known([key for env in envs for kind in KINDS for key in leaf_keys(env._spec_of(kind))])
+        selection.require_known(
+            [key for env in distinct.values() for kind in KINDS for key in leaf_keys(env._spec_of(kind))]
+        )
         self._take_specs({kind: self._stacked_specs([env._spec_of(kind) for env in envs], kind) for kind in KINDS})
         unlike = difference(envs)
         if share_individual_td is False and unlike is not None:
@@ -98,22 +102,21 @@ class TensorDictFace(EngineFace):
         self._row_batch_size = first.batch_size
         self._row_device = [env.device for env in envs]
         self._moves = any(env.device != device for env in envs) and device is not None
-        self._root_keys = [
-            [*leaf_keys(env.full_observation_spec), *leaf_keys(env.full_done_spec)] for env in self._envs
-        ]
-        self._left_out = [self._keys_left_out(env) for env in self._envs]
+        self._root_keys = self._of_each(
+            lambda env: [*leaf_keys(env.full_observation_spec), *leaf_keys(env.full_done_spec)]
+        )
+        self._left_out = self._of_each(self._keys_left_out)
         self._required_keys = tuple(as_path(key) for key, _ in first._spec_plan.required)
         self._devices_differ = len({env.device for env in envs}) > 1
         self._root_flags = {*leaf_keys(first.full_done_spec)}
-        self._one_hot_actions = [
-            [
+        self._one_hot_actions = self._of_each(
+            lambda env: [
                 (key, env.full_action_spec[key])
                 for key in leaf_keys(env.full_action_spec)
                 if isinstance(env.full_action_spec[key], OneHot)
             ]
-            for env in self._envs
-        ]
-        self._shown_plans = [self._shown_plan(env) for env in self._envs]
+        )
+        self._shown_plans = self._of_each(self._shown_plan)
         shown = [key for key in self._root_keys[0] if key not in self._left_out[0]]
         self._assemble_root = Assembler(shown, self.batch_size, device, self._sizes_of_groups("observation", "done"))
         self._last: dict[int, OutputRow | OneOfRows | TensorDictBase | None] = {}
@@ -133,12 +136,19 @@ class TensorDictFace(EngineFace):
         """See :class:`EngineFace`."""
         return difference(self._envs)
 
+    def _of_each(self, fact: Callable[[EnvSpecs], _Fact]) -> list[_Fact]:
+        """What follows from each row's env, worked out once for those that are alike."""
+        facts = {id(env): fact(env) for env in {id(env): env for env in self._envs}.values()}
+        return [facts[id(env)] for env in self._envs]
+
     def _stacked_specs(self, specs: Sequence[Composite], kind: str) -> Composite:
-        chosen = [self._selection.of(spec) if kind in ("observation", "reward") else spec for spec in specs]
-        if self._device is not None:
-            chosen = [spec.to(self._device) for spec in chosen]
-        stacked: Composite = stack_specs(chosen, 0)
+        chosen = {id(spec): self._chosen_spec(spec, kind) for spec in {id(spec): spec for spec in specs}.values()}
+        stacked: Composite = stack_specs([chosen[id(spec)] for spec in specs], 0)
         return stacked
+
+    def _chosen_spec(self, spec: Composite, kind: str) -> Composite:
+        chosen = self._selection.of(spec) if kind in ("observation", "reward") else spec
+        return chosen if self._device is None else chosen.to(self._device)
 
     def _shown_plan(self, env: EnvSpecs) -> SpecPlan:
         """What follows from the specs of a row's env without what is left out."""

@@ -66,7 +66,7 @@ class AsyncEnvPool(WorkerBatch):
     Args:
         env_makers: an id, a maker or an env, or a list of these, one for each env; see
             :class:`~gymbridge.BatchedEnvBase`.
-        backend: where the envs run, each for itself: ``"threading"``, in a thread of this process;
+        backend: where the envs run, each for itself: ``"threading"``, in threads of this process;
             ``"multiprocessing"``, in a worker process; ``"asyncio"``, on an event loop in a thread of this process, for
             envs whose ``reset`` and ``step`` are coroutines, and in a thread for others.
         stack: what results are: ``"dense"``, of envs that agree in keys, shapes and dtypes; ``"lazy"``, stacks in which
@@ -542,9 +542,10 @@ class AsyncEnvPool(WorkerBatch):
 
 
 class ThreadingAsyncEnvPool(AsyncEnvPool):
-    """A pool whose envs run in a thread of this process each: for envs that wait, or leave the interpreter alone.
+    """A pool whose envs run in threads of this process: for envs that wait, or leave the interpreter alone.
 
-    Nothing is pickled: what an env gives, exceptions included, is had as the very object.
+    There are as many threads as envs, and whichever is free takes what is to be done: an env is not always called in
+    the same one. Nothing is pickled: what an env gives, exceptions included, is had as the very object.
 
     Args:
         env_makers, **options: see :class:`AsyncEnvPool`.

@@ -139,13 +139,12 @@ class GymFace(EngineFace):
 
     def on(self, device: torch.device) -> GymFace:
         """The same engine's face on another device."""
-        choices = self._options, self._selection, self._copy, self._non_blocking
-        return GymFace(self.engine, self.batch_size, device, *choices)
+        return GymFace(self.engine, self.batch_size, device, *self.choices)
 
-    def over(self, engine: Any, batch_size: torch.Size) -> GymFace:
-        """The same face of another engine of such envs."""
-        choices = self._options, self._selection, self._copy, self._non_blocking
-        return GymFace(engine, batch_size, self._device, *choices)
+    @property
+    def choices(self) -> tuple[GymFaceOptions, Selection, bool, bool]:
+        """What it was made with beside engine, batch size and device."""
+        return self._options, self._selection, self._copy, self._non_blocking
 
     @contextmanager
     def copying(self) -> Iterator[None]:
@@ -208,14 +207,22 @@ class GymFace(EngineFace):
 
     def _outcome(self, arrays: list[Array], tensordict: TensorDictBase, untouched: Rows | None) -> TensorDict:
         reward, terminated, truncated = self._reward.copy(), self._terminated.copy(), self._truncated.copy()
+        if untouched is None:
+            return self._assembled_next(arrays, reward, terminated, truncated)
         done = terminated | truncated
-        if untouched is not None:
-            rows = untouched.reshape(self.batch_size)
-            self._put_own(arrays, tensordict, rows)
-            for position in self._infos:
-                arrays[position][rows] = None if arrays[position].dtype.hasobject else 0
-            reward[rows] = 0
-            self._put_own_flags((done, terminated, truncated), tensordict, rows)
+        rows = untouched.reshape(self.batch_size)
+        self._put_own(arrays, tensordict, rows)
+        for position in self._infos:
+            arrays[position][rows] = None if arrays[position].dtype.hasobject else 0
+        reward[rows] = 0
+        self._put_own_flags((done, terminated, truncated), tensordict, rows)
+        return self._assembled_next(arrays, reward, terminated, truncated, done)
+
+    def _assembled_next(
+        self, arrays: Sequence[Array], reward: Array, terminated: Array, truncated: Array, done: Array | None = None
+    ) -> TensorDict:
+        """What stands under ``"next"``, of arrays that are the caller's own; ``done`` follows from the others, or not."""
+        done = terminated | truncated if done is None else done
         rewards = [reward] if self._has_reward else []
         tensors = self._tensors([*arrays, *rewards, done, terminated, truncated])
         if self._reward_dtype is not None and self._has_reward:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
 from gymbridge.engine.claims import Claims
 from gymbridge.engine.codes import Op
@@ -86,7 +86,7 @@ class PoolCalls:
 
     def __init__(
         self,
-        face: PoolFace[Any],
+        face: PoolFace[Any, Any],
         inputs: Iterable[tuple[str, ...]],
         row_batch_size: torch.Size,
         *,
@@ -370,7 +370,7 @@ class PoolCalls:
 
 def _put_index(tensordict: TensorDictBase, index: torch.Tensor) -> None:
     """Sets ``"env_index"`` where it is carried from there to the next root."""
-    if isinstance(tensordict, LazyStackedTensorDict):
+    if type(tensordict) is not TensorDict and isinstance(tensordict, LazyStackedTensorDict):
         for row, number in zip(tensordict.tensordicts, index, strict=True):
             _put_index(row, number.clone())
     else:

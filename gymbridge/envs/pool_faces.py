@@ -1,7 +1,8 @@
 """The engine of a pool seen as TensorDicts: of any rows together, or of one row alone.
 
-What some rows gave is gathered into the first rows of a private block, which a face of as many rows looks at: that of a
-whole batch, made once for each number of rows.
+What some rows gave is seen by a face of as many rows, that of a whole batch, made once for each number of rows: of
+gymnasium envs it takes the rows out of the block of all; of TensorDict envs they are gathered into the first rows of a
+private block, where they wait for those that are still to be reset.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gymbridge.engine.layout import Layout
 from gymbridge.engine.pool_rows import PoolRows
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.gym_face import GymFace
+from gymbridge.envs.gym_rows_face import GymRowsFace
 from gymbridge.envs.output_rows import OutputRow, OutputRows
 from gymbridge.envs.remote_face import RemoteTensorDictFace
 from gymbridge.envs.remote_inputs import GivenRows, RoundInputs
@@ -33,6 +35,7 @@ __all__ = ["GymPoolFace", "PoolFace", "RowFailed", "SubmittingEngine", "TensorDi
 _RUNNING = int(RowState.RUNNING)
 
 Face = TypeVar("Face", bound=EngineFace)
+Part = TypeVar("Part", bound=EngineFace)
 
 
 class SubmittingEngine(Protocol):
@@ -114,7 +117,7 @@ class _Rows:
         self.block = block
 
 
-class PoolFace(ABC, Generic[Face]):
+class PoolFace(ABC, Generic[Face, Part]):
     """Rows of a pool, TensorDict in and out.
 
     Args:
@@ -127,28 +130,27 @@ class PoolFace(ABC, Generic[Face]):
         self._whole = face
         self._num_rows = engine.num_envs
         self._states = engine.block.state  # kept: another thread may close the engine in the middle of a lane's call
-        self._gathered = Block(engine.block.layout)
-        self._faces: dict[int, Face] = {}
-        self._lanes: dict[int, Face] = {}
+        self._faces: dict[int, Part] = {}
+        self._lanes: dict[int, Part] = {}
 
     @abstractmethod
-    def _face(self, rows: _Rows, batch_size: torch.Size) -> Face:
-        """The face of some rows, which are alike."""
+    def _face_of_batch(self, num_rows: int) -> Part:
+        """A face of this many rows, which are alike."""
 
-    def _batch_face(self, num_rows: int) -> Face:
-        """The face of this many rows, those that are gathered first, of a pool whose results are dense."""
+    @abstractmethod
+    def _face_of_lane(self, row: int) -> Part:
+        """A face of one row alone."""
+
+    def _batch_face(self, num_rows: int) -> Part:
+        """The face of this many rows of a pool whose results are dense."""
         if num_rows not in self._faces:
-            # they are alike, and what follows from one object is worked out once
-            rows = _Rows([self._engine.descriptions[0]] * num_rows, self._gathered.rows(0, num_rows))
-            self._faces[num_rows] = self._face(rows, torch.Size((num_rows, *self._whole.batch_size[1:])))
+            self._faces[num_rows] = self._face_of_batch(num_rows)
         return self._faces[num_rows]
 
-    def _lane_face(self, row: int) -> Face:
-        """The face of one row, with a block that no other thread writes to."""
+    def _lane_face(self, row: int) -> Part:
+        """The face of one row, which no other thread uses."""
         if row not in self._lanes:
-            description = self._engine.descriptions[row]
-            rows = _Rows([description], Block(Layout.of([description])))
-            self._lanes[row] = self._face(rows, self._whole.batch_size[1:])
+            self._lanes[row] = self._face_of_lane(row)
         return self._lanes[row]
 
     # ---------------------------------------------------------------- on the way in
@@ -281,11 +283,16 @@ class RowFailed(Exception):
         self.error = error
 
 
-class GymPoolFace(PoolFace[GymFace]):
+class GymPoolFace(PoolFace[GymFace, GymRowsFace]):
     """A pool of gymnasium envs of one kind."""
 
-    def _face(self, rows: _Rows, batch_size: torch.Size) -> GymFace:
-        return self._whole.over(rows, batch_size)
+    def _face_of_batch(self, num_rows: int) -> GymRowsFace:
+        rows = _Rows(self._engine.descriptions[:num_rows], self._engine.block.rows(0, num_rows))
+        return GymRowsFace(self._whole, rows, torch.Size([num_rows]))
+
+    def _face_of_lane(self, row: int) -> GymRowsFace:
+        rows = _Rows([self._engine.descriptions[row]], self._engine.block.rows(row, row + 1))
+        return GymRowsFace(self._whole, rows, torch.Size())
 
     def submit(
         self,
@@ -307,23 +314,25 @@ class GymPoolFace(PoolFace[GymFace]):
 
     def results(self, rows: Sequence[int], op: Op, tensordict: TensorDictBase | None) -> Any:
         """See :class:`PoolFace`."""
-        if len(rows) < self._num_rows:
-            return self._results(self._batch_face(len(rows)), rows, op, tensordict)
-        report = self._engine.take(rows, None)  # all rows, in order: they need not be gathered
-        _require_no_error(rows, report)
-        try:
-            return _after(self._whole, op, tensordict, report)
-        finally:
-            self._engine.release(rows)
+        if len(rows) == self._num_rows:  # all of them, in order
+            return self._results(self._whole, rows, op, tensordict)
+        face = self._batch_face(len(rows))
+        face.show(rows)
+        return self._results(face, rows, op, tensordict)
 
     def lane_results(self, row: int, op: Op, tensordict: TensorDictBase | None) -> Any:
         """See :class:`PoolFace`."""
-        return self._results(self._lane_face(row), [row], op, tensordict)
+        face = self._lane_face(row)
+        face.show([row])
+        return self._results(face, [row], op, tensordict)
 
     def _results(self, face: GymFace, rows: Sequence[int], op: Op, tensordict: TensorDictBase | None) -> Any:
-        report = self._engine.take(rows, face._block)
+        report = self._engine.take(rows, None)
         _require_no_error(rows, report)
-        return _after(face, op, tensordict, report)
+        try:
+            return _after(face, op, tensordict, report)
+        finally:
+            self._engine.release(rows)
 
 
 class _Outcome(NamedTuple):
@@ -345,7 +354,7 @@ class _Part(NamedTuple):
         return self.outputs[self.position]
 
 
-class TensorDictPoolFace(PoolFace[RemoteTensorDictFace]):
+class TensorDictPoolFace(PoolFace[RemoteTensorDictFace, RemoteTensorDictFace]):
     """A pool of TensorDict envs.
 
     A row whose episode ends in a step that may be followed by a reset is given that reset as a second piece of work
@@ -354,12 +363,18 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace]):
 
     def __init__(self, engine: SubmittingEngine, face: RemoteTensorDictFace):
         super().__init__(engine, face)
+        self._gathered = Block(engine.block.layout)
         self._steps: dict[int, _Part] = {}
         """What the steps gave of rows that are being reset."""
         self._outcomes: dict[int, _Outcome] = {}
 
-    def _face(self, rows: _Rows, batch_size: torch.Size) -> RemoteTensorDictFace:
-        return self._whole.over(rows)
+    def _face_of_batch(self, num_rows: int) -> RemoteTensorDictFace:
+        # they are alike, and what follows from one object is worked out once
+        return self._whole.over(_Rows([self._engine.descriptions[0]] * num_rows, self._gathered.rows(0, num_rows)))
+
+    def _face_of_lane(self, row: int) -> RemoteTensorDictFace:
+        description = self._engine.descriptions[row]
+        return self._whole.over(_Rows([description], Block(Layout.of([description]))))
 
     def submit(
         self,
@@ -521,7 +536,7 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace]):
                 raise RowFailed(row, error)
 
 
-def pool_face(engine: SubmittingEngine, face: EngineFace) -> PoolFace[Any]:
+def pool_face(engine: SubmittingEngine, face: EngineFace) -> PoolFace[Any, Any]:
     """The face of a pool whose rows all together have this one."""
     if isinstance(face, RemoteTensorDictFace):
         return TensorDictPoolFace(engine, face)

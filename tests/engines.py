@@ -22,7 +22,7 @@ if _CHOICE not in ("in-process", "some", "all"):
     raise ValueError(f"GYMBRIDGE_ENGINES: got {_CHOICE!r}, expected 'in-process', 'some' or 'all'")
 
 WITH_WORKERS = _CHOICE != "in-process"
-"""Whether there are engines with worker processes."""
+"""Whether there are engines whose envs run in processes or threads of their own."""
 
 EVERY_ENGINE = _CHOICE == "all"
 """Whether the engines that differ from another in one option alone are there too: each takes minutes."""
@@ -123,8 +123,14 @@ ENGINES = (
     Engine("SerialEnv-3", (3,), serial),
     Engine("SerialEnv-2-of-GymEnv", (2,), serial_of_gym_envs),
     Engine("SerialEnv-2-lazy", (2,), serial_lazy),
-    Engine("pool-asyncio-3", (3,), partial(pool, backend="asyncio"), in_process=False),
-    Engine("pool-threading-3", (3,), partial(pool, backend="threading"), in_process=False),
+    *(
+        [
+            Engine("pool-asyncio-3", (3,), partial(pool, backend="asyncio"), in_process=False),
+            Engine("pool-threading-3", (3,), partial(pool, backend="threading"), in_process=False),
+        ]
+        if WITH_WORKERS
+        else []
+    ),
     *([Engine("ParallelEnv-3", (3,), partial(parallel, num_workers=2), in_process=False)] if WITH_WORKERS else []),
     *(
         [

@@ -70,8 +70,14 @@ BATCHES = (
     TensorDictEngine("SerialEnv-1", 1, serial),
     TensorDictEngine("SerialEnv-3", 3, serial),
     TensorDictEngine("SerialEnv-3-lazy", 3, partial(serial, share_individual_td=True), lazy=True),
-    TensorDictEngine("pool-asyncio-3", 3, partial(pool, backend="asyncio"), in_process=False),
-    TensorDictEngine("pool-threading-3", 3, partial(pool, backend="threading"), in_process=False),
+    *(
+        [
+            TensorDictEngine("pool-asyncio-3", 3, partial(pool, backend="asyncio"), in_process=False),
+            TensorDictEngine("pool-threading-3", 3, partial(pool, backend="threading"), in_process=False),
+        ]
+        if WITH_WORKERS
+        else []
+    ),
     *(
         [TensorDictEngine("ParallelEnv-3", 3, partial(parallel, num_workers=2), in_process=False)]
         if WITH_WORKERS

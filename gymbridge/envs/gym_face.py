@@ -134,7 +134,7 @@ class GymFace(EngineFace):
         self._moves = device is not None and device.type != "cpu"
         self._reward_dtype = options.reward_dtype if options.reward_dtype is torch.bfloat16 else None
         self._latest = [np.empty_like(array) for array in self._next]
-        self._overlaps = getattr(engine, "overlaps", False) and not (self._moves or self._objects or self._reward_dtype)
+        self._overlaps = getattr(engine, "overlaps", False) and not (self._objects or self._reward_dtype)
         self._blank: _Blank | None = None
 
     def on(self, device: torch.device) -> GymFace:
@@ -173,7 +173,7 @@ class GymFace(EngineFace):
             self._blank = None
 
     def _round(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None) -> Report:
-        if ops == self._step_and_maybe_reset_all and self._overlaps and self._copy:
+        if ops == self._step_and_maybe_reset_all and self._overlaps and self._copy and not self._moves:
             engine: Any = self.engine
             report: Report = engine.run(ops, inputs, reset_kwargs, self._make_blank)
             return report
@@ -221,7 +221,7 @@ class GymFace(EngineFace):
     def _assembled_next(
         self, arrays: Sequence[Array], reward: Array, terminated: Array, truncated: Array, done: Array | None = None
     ) -> TensorDict:
-        """What stands under ``"next"``, of arrays that are the caller's own; ``done`` follows from the others, or not."""
+        """What stands under ``"next"``, of arrays that are the caller's own; ``done`` follows from the other flags."""
         done = terminated | truncated if done is None else done
         rewards = [reward] if self._has_reward else []
         tensors = self._tensors([*arrays, *rewards, done, terminated, truncated])

@@ -129,7 +129,7 @@ class PoolFace(ABC, Generic[Face, Part]):
         self.engine = self._engine = engine
         self._whole = face
         self._num_rows = engine.num_envs
-        self._states = engine.block.state  # kept: another thread may close the engine in the middle of a lane's call
+        self._block = engine.block  # kept: another thread may close the engine in the middle of a lane's call
         self._faces: dict[int, Part] = {}
         self._lanes: dict[int, Part] = {}
 
@@ -157,7 +157,7 @@ class PoolFace(ABC, Generic[Face, Part]):
 
     def require_steppable(self, rows: Sequence[int]) -> None:
         """Refuses to step rows of which one has to be reset before."""
-        states = self._states
+        states = self._block.state
         for row in rows:
             if states[row] != _RUNNING:
                 ops = bytearray(self._num_rows)
@@ -287,11 +287,11 @@ class GymPoolFace(PoolFace[GymFace, GymRowsFace]):
     """A pool of gymnasium envs of one kind."""
 
     def _face_of_batch(self, num_rows: int) -> GymRowsFace:
-        rows = _Rows(self._engine.descriptions[:num_rows], self._engine.block.rows(0, num_rows))
+        rows = _Rows(self._engine.descriptions[:num_rows], self._block.rows(0, num_rows))
         return GymRowsFace(self._whole, rows, torch.Size([num_rows]))
 
     def _face_of_lane(self, row: int) -> GymRowsFace:
-        rows = _Rows([self._engine.descriptions[row]], self._engine.block.rows(row, row + 1))
+        rows = _Rows([self._engine.descriptions[row]], self._block.rows(row, row + 1))
         return GymRowsFace(self._whole, rows, torch.Size())
 
     def submit(
@@ -363,7 +363,7 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace, RemoteTensorDictFace]):
 
     def __init__(self, engine: SubmittingEngine, face: RemoteTensorDictFace):
         super().__init__(engine, face)
-        self._gathered = Block(engine.block.layout)
+        self._gathered = Block(self._block.layout)
         self._steps: dict[int, _Part] = {}
         """What the steps gave of rows that are being reset."""
         self._outcomes: dict[int, _Outcome] = {}
@@ -495,7 +495,7 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace, RemoteTensorDictFace]):
             self._engine.submit([row], bytes([Op.RESET]), RoundInputs(rows), None, lane=lane)
         except Exception as error:  # what cannot be sent, or a worker that has died since
             self._steps.pop(row, None)
-            self._engine.block.state[row] = RowState.FAILED
+            self._block.state[row] = RowState.FAILED
             self._outcomes[row] = _Outcome(None, None, perf_counter(), error)
 
     def results(self, rows: Sequence[int], op: Op, tensordict: TensorDictBase | None) -> Any:

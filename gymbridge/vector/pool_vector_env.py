@@ -20,7 +20,7 @@ from gymbridge.engine.failures import why_not_stepped
 from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.envs.inputs import DeviceLike, env_device
 from gymbridge.envs.pool_calls import Wanted, deadline_of
-from gymbridge.envs.sent_rows import together
+from gymbridge.envs.sent_rows import Sent, together
 from gymbridge.errors import UnpicklableError
 from gymbridge.specs._bridge import array_of
 from gymbridge.vector.actions import array_of_tensor
@@ -139,7 +139,7 @@ class PoolVectorEnv(OneCallAtATime):
         self.metadata = {**self._told("metadata", {}), "autoreset_mode": self.autoreset_mode}
         self.spec = self._told("spec", None)
         self.render_mode = self._told("render_mode", None)
-        self._roots: dict[int, tuple[TensorDictBase, int]] = {}
+        self._roots: dict[int, tuple[Sent, int]] = {}
         """Env -> the TensorDict with what it goes on from, and its row there; of TensorDict envs."""
         self._held: list[_Group] = []
         """What envs gave that were heard when another raised, or that came before it was too late."""
@@ -442,7 +442,8 @@ class PoolVectorEnv(OneCallAtATime):
     def _keep_root(self, env_id: Ids, root: TensorDictBase) -> None:
         if self._keeps_root:
             root = root.exclude("env_index")
-            self._roots.update((row, (root, at)) for at, row in enumerate(env_id.tolist()))
+            sent = Sent(root)
+            self._roots.update((row, (sent, at)) for at, row in enumerate(env_id.tolist()))
 
     def _results(self, groups: list[_Group]) -> Results:
         """What is handed out of all groups together, by rising numbers of the envs."""

@@ -8,8 +8,7 @@ block. So nothing crosses between threads but calls, of which each lies with one
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, Generic, TypeVar
@@ -390,7 +389,10 @@ class CallPoolEngine(Generic[Description]):
             RuntimeError: a row is busy.
             WorkerDiedError: a row that is to do something has an env that is dead.
         """
-        with self._all_idle("run"):
+        state = self._rows
+        state.is_for_all = True  # before the look: who claims a row does so before it looks at this
+        try:
+            self._require_idle("run")
             if self._crew.dead:
                 self._crew.require_living(row for row, op in enumerate(ops) if op)
             calls = self._host.calls(range(self.num_envs), ops, inputs, reset_kwargs)
@@ -400,19 +402,19 @@ class CallPoolEngine(Generic[Description]):
             except BaseException:
                 self._abandon(calls)
                 raise
+        finally:
+            state.is_for_all = False
         for row, error in report.errors.items():
             if isinstance(error, WorkerDiedError):
                 forget_infos(self.block, [row])
         return report
 
-    @contextmanager
-    def _all_idle(self, what: str) -> Iterator[None]:
-        """A context in which no row can be given work; refused while one has any."""
+    def _require_idle(self, what: str) -> None:
+        """Refuses what is for all rows while one has work; waits for what interrupts have left."""
         self._crew.require_open()
         self._crew.require_elsewhere(what)
-        with self._rows.all_idle(what):
-            self.settle()
-            yield
+        self._rows.require_idle(what)
+        self.settle()
 
     def require_workers(self, rows: Iterable[int] | None = None) -> None:
         """See :class:`~gymbridge.engine.host.Engine`."""
@@ -430,7 +432,10 @@ class CallPoolEngine(Generic[Description]):
         return self._called(verb, dict(enumerate(arguments)))
 
     def _called(self, verb: str, arguments: Mapping[int, tuple[Any, ...]]) -> list[Any]:
-        with self._all_idle(verb):
+        state = self._rows
+        state.is_for_all = True
+        try:
+            self._require_idle(verb)
             self._crew.require_living(arguments)
             function = getattr(self._host, verb)
             calls = [VerbCall(row, partial(function, row, *own)) for row, own in arguments.items()]
@@ -439,6 +444,8 @@ class CallPoolEngine(Generic[Description]):
             except BaseException:
                 self._abandon(calls, None)
                 raise
+        finally:
+            state.is_for_all = False
         _raise_errors(calls)
         return [call.result for call in calls]
 

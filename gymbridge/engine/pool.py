@@ -333,15 +333,25 @@ class PoolEngine(ParallelEngine[Description]):
 
     def send(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> None:
         """See :meth:`ParallelEngine.send`; refused while a row is busy."""
-        with self._rows.all_idle("send"):
+        rows = self._rows
+        rows.is_for_all = True  # before the look: who claims a row does so before it looks at this
+        try:
+            rows.require_idle("send")
             self._settle(range(self.num_envs))
             super().send(ops, inputs, reset_kwargs)
+        finally:
+            rows.is_for_all = False
 
     def send_calls(self, verb: str, arguments: Mapping[int, tuple[Any, ...]]) -> None:
         """See :meth:`ParallelEngine.send_calls`; refused while a row is busy."""
-        with self._rows.all_idle(verb):
+        rows = self._rows
+        rows.is_for_all = True  # before the look: who claims a row does so before it looks at this
+        try:
+            rows.require_idle(verb)
             self._settle(range(self.num_envs))
             super().send_calls(verb, arguments)
+        finally:
+            rows.is_for_all = False
 
 
 def _renumbered(reports: Sequence[Report], first: int) -> Report:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ class PoolRows:
     be waited for before it is given work again. Threads may claim rows at once, and one gets each.
 
     Attributes:
+        is_for_all: no row can be claimed; a plain attribute: no interrupt comes before it is reset in ``finally``.
         held: rows that the front has given work and not handed out: while it puts together what came in several pieces,
             they are not busy here. The front writes it.
         batch: busy rows that are no lanes.
@@ -47,12 +47,12 @@ class PoolRows:
         ({2}, {0})
     """
 
-    __slots__ = ("_claims", "_is_for_all", "batch", "held", "interrupted", "lanes", "ready")
+    __slots__ = ("_claims", "batch", "held", "interrupted", "is_for_all", "lanes", "ready")
 
     def __init__(self) -> None:
         self._claims = Claims()
         self.held = Claims()
-        self._is_for_all = False
+        self.is_for_all = False
         self.batch: set[int] = set()
         self.lanes: set[int] = set()
         self.ready: dict[int, None] = {}
@@ -76,7 +76,7 @@ class PoolRows:
         busy = self._claims.claim(rows, claim)
         if busy:
             raise RuntimeError(f"envs {busy} have work under way, or results that were not received")
-        if self._is_for_all:
+        if self.is_for_all:
             raise RuntimeError(f"envs {[*rows]}: refused while a call of all envs is under way, in another thread")
         (self.lanes if lane else self.batch).update(rows)
 
@@ -84,21 +84,15 @@ class PoolRows:
         """Those of some rows that are the claim's."""
         return self._claims.of(rows, claim)
 
-    @contextmanager
-    def all_idle(self, what: str) -> Iterator[None]:
-        """A context in which no row can be claimed.
+    def require_idle(self, what: str) -> None:
+        """Refuses what is for all rows while one is busy; set ``is_for_all`` before.
 
         Raises:
             RuntimeError: one is busy or held; the message names ``what`` is refused, and those.
         """
-        self._is_for_all = True  # before the look: who claims a row does so before it looks at this
-        try:
-            busy = self._claims.rows | self.held.rows
-            if busy:
-                raise RuntimeError(f"{what}: refused while envs {sorted(busy)} have work under way, or unread results")
-            yield
-        finally:
-            self._is_for_all = False
+        busy = self._claims.rows | self.held.rows
+        if busy:
+            raise RuntimeError(f"{what}: refused while envs {sorted(busy)} have work under way, or unread results")
 
     def require_least(self, least: int) -> None:
         """Refuses a wait for more than could come.

@@ -17,13 +17,13 @@ from gymbridge.engine.arrivals import Arrivals
 from gymbridge.engine.block import Block
 from gymbridge.engine.call_crew import CallCrew
 from gymbridge.engine.codes import RowState
-from gymbridge.engine.dispatch import Arguments
 from gymbridge.engine.env_calls import CallingHost, EnvCall, VerbCall
 from gymbridge.engine.failures import raise_env_error
 from gymbridge.engine.host import EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.layout import Layout
 from gymbridge.engine.pool_rows import Gathering, PoolRows
+from gymbridge.engine.row_verbs import RowVerbs
 from gymbridge.errors import CallTimeoutError, WorkerDiedError
 
 __all__ = ["CallPoolEngine"]
@@ -37,7 +37,7 @@ _OF_THE_HOST = frozenset({"info_form"})
 _CLOSED = "the envs have been closed, in another thread"
 
 
-class CallPoolEngine(Generic[Description]):
+class CallPoolEngine(RowVerbs, Generic[Description]):
     """A pool of envs that a crew calls in this process; the base of the engines whose crews differ.
 
     Nothing is pickled: what is given in arrays, dicts, lists and tuples is copied, and what an env gives, exceptions
@@ -458,40 +458,6 @@ class CallPoolEngine(Generic[Description]):
         if verb in _OF_THE_HOST:
             return getattr(self._host, verb)(row, *arguments)
         return self._called(verb, {row: arguments})[0]
-
-    def attribute(self, row: int, name: str) -> Any:
-        """Attribute ``name`` of a row's env."""
-        return self.ask("attribute", row, name)
-
-    def set_attribute(self, row: int, name: str, value: Any) -> None:
-        """Sets attribute ``name`` of a row's env."""
-        self.ask("set_attribute", row, name, value)
-
-    def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        """Attribute ``name`` of a row's env, called if it is callable."""
-        return self.ask("call", row, name, args, kwargs)
-
-    def follow(self, row: int, path: Sequence[str], call: Arguments | None = None) -> Any:
-        """See :class:`~gymbridge.engine.host.Host`."""
-        return self.ask("follow", row, path, call)
-
-    def seed(self, row: int, seed: int | None, static_seed: bool) -> None:
-        """Gives a row's env a seed for its next reset; see :class:`~gymbridge.engine.host.Host`."""
-        self.ask("seed", row, seed, static_seed)
-
-    def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
-        """What a row's env returns against what it says of itself; see :class:`~gymbridge.engine.host.Host`."""
-        faults: list[str] = self.ask("faults", row, num_steps, seed)
-        return faults
-
-    def state(self, row: int) -> dict[str, Any]:
-        """The state of a row's env, and of the row."""
-        state: dict[str, Any] = self.ask("state", row)
-        return state
-
-    def load_state(self, row: int, state: Mapping[str, Any]) -> None:
-        """Puts a state back that :meth:`state` gave."""
-        self.ask("load_state", row, state)
 
     # ---------------------------------------------------------------- the end
 

@@ -12,13 +12,13 @@ import numpy as np
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import RowState
-from gymbridge.engine.dispatch import Arguments
 from gymbridge.engine.failures import fail_rows, raise_env_error
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, Inputs, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.layout import ALIGNMENT, Layout
 from gymbridge.engine.mailbox import packed_for_worker
 from gymbridge.engine.protocol import Allocation, Answer, Call, Command, RoundMail, RoundNews
+from gymbridge.engine.row_verbs import RowVerbs
 from gymbridge.engine.shared_memory import MemoryKind
 from gymbridge.engine.supervision import Crew
 from gymbridge.engine.worker_kinds import ProcessWorkers
@@ -42,7 +42,7 @@ def usable_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-class ParallelEngine(Generic[Description]):
+class ParallelEngine(RowVerbs, Generic[Description]):
     """Envs in worker processes, each of which runs a contiguous run of them in turn.
 
     The workers are started, and make their envs, at once; none is made here. A round wakes only the workers that have
@@ -442,40 +442,6 @@ class ParallelEngine(Generic[Description]):
     def ask(self, verb: str, row: int, *arguments: Any) -> Any:
         """A verb of the host for one row; see :class:`~gymbridge.engine.host.Engine`."""
         return self._called(verb, {row: arguments})[row]
-
-    def attribute(self, row: int, name: str) -> Any:
-        """Attribute ``name`` of a row's env: a copy."""
-        return self.ask("attribute", row, name)
-
-    def set_attribute(self, row: int, name: str, value: Any) -> None:
-        """Sets attribute ``name`` of a row's env to a copy of ``value``."""
-        self.ask("set_attribute", row, name, value)
-
-    def call(self, row: int, name: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        """Attribute ``name`` of a row's env, called if it is callable."""
-        return self.ask("call", row, name, args, kwargs)
-
-    def follow(self, row: int, path: Sequence[str], call: Arguments | None = None) -> Any:
-        """See :class:`~gymbridge.engine.host.Host`; what comes back is a copy."""
-        return self.ask("follow", row, path, call)
-
-    def seed(self, row: int, seed: int | None, static_seed: bool) -> None:
-        """Gives a row's env a seed for its next reset; see :class:`~gymbridge.engine.host.Host`."""
-        self.ask("seed", row, seed, static_seed)
-
-    def faults(self, row: int, num_steps: int, seed: int | None) -> list[str]:
-        """What a row's env returns against what it says of itself; see :class:`~gymbridge.engine.host.Host`."""
-        faults: list[str] = self.ask("faults", row, num_steps, seed)
-        return faults
-
-    def state(self, row: int) -> dict[str, Any]:
-        """The state of a row's env, and of the row."""
-        state: dict[str, Any] = self.ask("state", row)
-        return state
-
-    def load_state(self, row: int, state: Mapping[str, Any]) -> None:
-        """Puts a state back that :meth:`state` gave."""
-        self.ask("load_state", row, state)
 
     # ---------------------------------------------------------------- the end
 

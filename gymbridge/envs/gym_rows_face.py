@@ -81,4 +81,5 @@ class GymRowsFace(GymFace):
             for position in in_root:
                 for array, roots in zip(arrays, whole._reader.root, strict=True):
                     array[position] = roots[self.rows[position]]
-        return self._assemble_root(self._tensors([*arrays, *(self._no_flag.copy() for _ in range(3))]))
+        no_flag = self._no_flag
+        return self._assemble_root(self._tensors([*arrays, no_flag.copy(), no_flag.copy(), no_flag.copy()]))

@@ -277,7 +277,7 @@ class PoolCalls:
     def _results_of(self, op: Op, rows: Sequence[int]) -> Any:
         works = self._works[op]
         sent = together([works[row][1:] for row in rows], dense=self._dense)
-        index = torch.tensor(rows)
+        index = torch.from_numpy(np.array(rows, np.int64))  # a third of what torch.tensor costs
         if self._row_batch_size:
             size = (len(rows), *self._row_batch_size)
             index = index.reshape(-1, *[1] * len(self._row_batch_size)).expand(size).contiguous()

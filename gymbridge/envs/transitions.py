@@ -228,7 +228,11 @@ class NextRoot:
             in_group = name in self._groups
             if name in self._not_carried and not in_group:
                 continue
-            value = source.get(name)
+            value = entry(source, name)
+            if type(value) is torch.Tensor and not in_group:
+                if entry(root, name) is None:
+                    put_entry(root, name, value)
+                continue
             if not in_group and entry(root, name) is None:
                 # what is set in the root's copy of a group is not set in the source
                 root.set(name, value.copy() if isinstance(value, TensorDictBase) else value)

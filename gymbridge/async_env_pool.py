@@ -23,8 +23,9 @@ from gymbridge.engine.codes import Op
 from gymbridge.engine.counts import count_of
 from gymbridge.engine.parallel import Affinity, ParallelEngine
 from gymbridge.engine.pool import PoolEngine
+from gymbridge.engine.restarts import OnWorkerFailure, RestartLimit, restart_limit
 from gymbridge.engine.thread_pool import ThreadPoolEngine
-from gymbridge.engine.time_limits import time_limit
+from gymbridge.engine.time_limits import positive_time_limit, time_limit
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.env_specs import UnlikeEnvs
 from gymbridge.envs.inputs import DeviceLike, NestedKey
@@ -80,7 +81,13 @@ class AsyncEnvPool(WorkerBatch):
         create_env_kwargs: keyword arguments of the makers, a dict for all or one for each.
         device: of what is returned; unless told that of the envs.
         start_timeout: seconds until all envs are made.
+        step_timeout: seconds that a step or a reset of an env may take, while somebody receives; its worker is ended
+            then, and dead (a thread of this process, which cannot be ended, is left behind). None for no limit.
         shutdown_timeout: seconds that ``close`` gives the envs.
+        on_worker_failure: ``"raise"``, or ``"restart"`` to replace a worker that has died: its envs are made anew, and
+            their episodes end with the latest observation, a reward of zero and ``truncated``, of which
+            ``("info", "worker_restarted")``, a leaf that is there then, tells.
+        max_restarts: so many in so many seconds, after which the death is raised.
 
     Attributes:
         num_envs: ``N``.
@@ -138,7 +145,10 @@ class AsyncEnvPool(WorkerBatch):
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         device: DeviceLike | None = None,
         start_timeout: float | None = 60.0,
+        step_timeout: float | None = None,
         shutdown_timeout: float | None = 10.0,
+        on_worker_failure: OnWorkerFailure = "raise",
+        max_restarts: RestartLimit = (10, 60.0),
     ):
         makers: list[Any] = [*env_makers] if isinstance(env_makers, (list, tuple)) else [env_makers]
         if not makers:
@@ -161,7 +171,10 @@ class AsyncEnvPool(WorkerBatch):
         self._exchange = exchange
         self._worker_affinity = worker_affinity
         self._start_timeout = time_limit("start_timeout", start_timeout)
+        self._step_timeout = positive_time_limit("step_timeout", step_timeout)
         self._shutdown_timeout = time_limit("shutdown_timeout", shutdown_timeout)
+        self.on_worker_failure = on_worker_failure
+        self._max_restarts = restart_limit(on_worker_failure, max_restarts)
         self._pool_calls: PoolCalls | None = None
         self._stats = ExchangeStats(self.num_envs)
         self._start_lock = threading.RLock()
@@ -309,6 +322,7 @@ class AsyncEnvPool(WorkerBatch):
             reset: count from zero again.
 
         Returns:
+            ``"workers"``, see :class:`~gymbridge.worker_batch.WorkerBatch`, counted from the start on in any case; and
             ``"exchange"``, a dict: ``batches`` and ``items`` (envs) received, ``avg_batch_size``, ``batch_fill_ratio``
             (items of those that would have fitted: ``max_get``, or all envs), ``partial_batch_fraction`` (batches that
             were not full), ``avg_observation_to_batch_ms`` (from an env's end of work to its receive),
@@ -323,7 +337,7 @@ class AsyncEnvPool(WorkerBatch):
             2
             >>> pool.shutdown()
         """
-        return {"exchange": self._stats.taken(reset=reset)}
+        return {**super().stats(), "exchange": self._stats.taken(reset=reset)}
 
     # ---------------------------------------------------------------- work handed out
 
@@ -599,6 +613,8 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
             torch_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
             start_timeout=self._start_timeout,
             shutdown_timeout=self._shutdown_timeout,
+            step_timeout=self._step_timeout,
+            max_restarts=self._max_restarts,
             preload=preload,
         )
 

@@ -23,6 +23,7 @@ from gymbridge.engine.host import EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.layout import Layout
 from gymbridge.engine.pool_rows import Gathering, PoolRows
+from gymbridge.engine.restarts import Restarts
 from gymbridge.engine.row_verbs import RowVerbs
 from gymbridge.errors import CallTimeoutError, WorkerDiedError
 
@@ -62,6 +63,7 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         self.num_envs = len(crew.envs)
         self.shutdown_timeout = shutdown_timeout
         self._crew = crew
+        self.restarts = Restarts(None)
         self._rows = PoolRows()
         self._arrivals = Arrivals()
         self._lane_arrivals: dict[int, Arrivals] = {}

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.host import IN_BLOCK, NOTHING, Report
-from gymbridge.engine.info_records import FORMS_KEY
 
 __all__ = ["RESTARTED", "LostRows"]
 
@@ -62,7 +61,6 @@ class LostRows:
             (following, root, root.copy()) for following, root in pairs
         ]
         self._all_in_next = bytes([Source.NEXT]) * block.layout.num_rows
-        self._collects_infos = FORMS_KEY in block.next
 
     def keep_known(self, rows: Sequence[int]) -> None:
         """Keeps what rows show now, which the caller is about to be given.
@@ -88,12 +86,13 @@ class LostRows:
         """Rows are what the caller believes where it has put back all that there is of an env's state."""
         self.rows -= {row for row, state in states.items() if not state.keys() <= _STATE_OF_NO_EPISODE}
 
-    def ops(self, ops: bytes) -> bytes:
-        """What the hosts are to do, where the caller wants ``ops``."""
+    def ops(self, ops: bytes, rows: Iterable[int] | None = None) -> bytes:
+        """What the hosts are to do, where the caller wants ``ops``; ``rows`` are theirs, all unless given."""
         if not self.rows:
             return ops
         without = ops.translate(_WITHOUT_STEP)
-        return bytes(without[row] if row in self.rows else op for row, op in enumerate(ops))
+        numbers = range(len(ops)) if rows is None else rows
+        return bytes(own if row in self.rows else op for row, op, own in zip(numbers, ops, without, strict=True))
 
     def shown(self, ops: bytes, report: Report, rows: Iterable[int] | None = None) -> Report:
         """Writes what the caller is to see of the rows that are lost and are told of now; they are not any more then.
@@ -107,19 +106,21 @@ class LostRows:
             The report, with the rows that were lost.
         """
         for row, op in zip(range(len(ops)) if rows is None else rows, ops, strict=True):
-            if not op or row not in self.rows:
-                continue
-            self.rows.discard(row)
-            if op != Op.RESET and row not in report.errors:
+            if op and row in self.rows and self.show(row, op, failed=row in report.errors):
                 if report is NOTHING or report is IN_BLOCK:
                     report = Report()
-                self._show(row, op)
                 report.lost.add(row)
-                if self._collects_infos:
-                    report.steps[row] = {RESTARTED: True}
         return report
 
-    def _show(self, row: int, op: int) -> None:
+    def show(self, row: int, op: int, *, failed: bool = False) -> bool:
+        """The same for one row, which is lost: whether it was a step that it did not do.
+
+        Args:
+            failed: its reset raised.
+        """
+        self.rows.discard(row)
+        if op == Op.RESET or failed:
+            return False
         block = self._block
         for following, _, known in self._leaves:
             following[row] = known[row]
@@ -128,3 +129,4 @@ class LostRows:
                 block.next[name,][row] = value
         if op == Op.STEP:
             block.state[row], block.source[row] = RowState.ENDED, Source.NEXT
+        return True

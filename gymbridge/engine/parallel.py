@@ -26,7 +26,7 @@ from gymbridge.engine.shared_memory import MemoryKind
 from gymbridge.engine.supervision import Crew, not_known
 from gymbridge.engine.worker_kinds import ProcessWorkers
 from gymbridge.engine.worker_loop import EnvWorker
-from gymbridge.engine.workers import StartMethod
+from gymbridge.engine.workers import ReadyEnds, StartMethod
 from gymbridge.engine.workers.wake import LOOK_SECONDS
 
 __all__ = ["Affinity", "ParallelEngine", "affinities", "usable_cores"]
@@ -118,6 +118,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
 
     block: Block
     _inputs: Inputs
+    _ready_ends: ReadyEnds | None = None
 
     def __init__(
         self,
@@ -216,7 +217,9 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         if self._step_timeout is not None:
             self._hangs = HangWatch(self._step_timeout, lambda worker: at_work[firsts[worker]])
         if self.restarts.limit is not None:
-            self._replacing = Replacing(self._crew, self.restarts, self.block, self.descriptions, self._hand_over_block)
+            self._replacing = Replacing(
+                self._crew, self.restarts, self.block, self.descriptions, self._hand_over_block, self._ready_ends
+            )
 
     def _hand_over_block(self, worker: int) -> None:
         """Gives a worker its part of the block, before it is told to allocate."""
@@ -339,7 +342,8 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         while dead := [worker for worker in workers if worker in self._crew.dead]:
             if not replacing.replace(dead, wanted):
                 break
-            rows = {row for worker in dead if worker not in self._crew.dead for row in self._crew.parts[worker]}
+            replaced = {other for worker in dead for other in self._crew.same_process(worker)}
+            rows = {row for worker in replaced for row in self._crew.parts[worker]}
             for row in rows:
                 report.errors.pop(row, None)
             ops = lost.ops(bytes(op if row in rows else Op.IDLE for row, op in enumerate(wanted)))

@@ -227,9 +227,22 @@ class AsyncEnvPool(WorkerBatch):
         assert self._pool_calls is not None
         return self._pool_calls
 
+    def __getattr__(self, name: str) -> Any:
+        """See :class:`~gymbridge.BatchedEnvBase`; what another backend has is not looked for in the envs."""
+        if name in vars(AsyncioAsyncEnvPool) and name.startswith("async_"):
+            raise AttributeError(
+                f"{type(self).__name__} has no {name}: results can be awaited with backend='asyncio'",
+                name=name,
+                obj=self,
+            )
+        return super().__getattr__(name)
+
     def _require_movable(self) -> None:
         if self._pool_calls is not None and self._pool_calls.busy:
-            raise RuntimeError(f"to: refused while envs {self._pool_calls.busy} have work under way, or unread results")
+            raise RuntimeError(
+                f"to: refused while envs {self._pool_calls.busy} have work under way, or results that were not "
+                f"received: receive these first"
+            )
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """See :meth:`EngineEnv.close`; what is under way, or was not received, is dropped.

@@ -7,7 +7,7 @@ from time import perf_counter, sleep
 from typing import Any, TypeVar
 
 from gymbridge.engine.block import Block
-from gymbridge.engine.codes import RowState
+from gymbridge.engine.codes import RowState, call_of
 from gymbridge.engine.counts import count_of
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
@@ -336,7 +336,7 @@ class PoolEngine(ParallelEngine[Description]):
         rows = self._rows
         rows.is_for_all = True  # before the look: who claims a row does so before it looks at this
         try:
-            rows.require_idle("send")
+            rows.require_idle(call_of(ops))
             self._settle(range(self.num_envs))
             super().send(ops, inputs, reset_kwargs)
         finally:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import singledispatch
+from inspect import iscoroutine
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,9 @@ class _TupleNode(_GroupNode):
 
 
 def outline(sample: Any) -> str:
-    """A sample in few words: keys and lengths rather than values."""
+    """A sample in few words: keys and lengths rather than values; what to do about a coroutine."""
+    if iscoroutine(sample):
+        return "a coroutine, which only AsyncEnvPool(..., backend='asyncio') awaits"
     if isinstance(sample, dict):
         return f"a dict with keys {list(sample)}"
     if isinstance(sample, (tuple, list)):

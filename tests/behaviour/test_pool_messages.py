@@ -1,0 +1,123 @@
+"""What pools that are misused say: what is wrong, in the user's words, and what to do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+import gymnasium as gym
+import pytest
+import torch
+from gymnasium.error import AlreadyPendingCallError
+from pools import BACKENDS
+from tensordict import TensorDict
+
+from gymbridge import AsyncEnvPool
+from gymbridge.errors import EnvOutputError
+from gymbridge.vector import PoolVectorEnv
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+RECEIVE_FIRST = r"have work under way, or results that were not received: receive these first$"
+
+
+@pytest.fixture(params=BACKENDS, ids=str)
+def pool(request: pytest.FixtureRequest) -> Iterator[Any]:
+    own: Any = AsyncEnvPool(["CartPole-v1"] * 3, **request.param.options)
+    yield own
+    own.shutdown()
+
+
+def test_a_call_of_all_envs_is_refused_by_its_own_name(pool: Any) -> None:
+    """Also by an engine that knows it as something else."""
+    td = pool.rand_action(pool.reset())
+    pool.async_reset_send(env_index=[1])
+    for call, refused in (
+        ("reset", pool.reset),
+        ("step", lambda: pool.step(td)),
+        ("step_and_maybe_reset", lambda: pool.step_and_maybe_reset(td)),
+    ):
+        with pytest.raises(RuntimeError, match=rf"^{call}: refused while envs \[1\] {RECEIVE_FIRST}"):
+            refused()
+
+
+def test_work_for_a_busy_env_is_refused_with_what_to_do(pool: Any) -> None:
+    pool.async_reset_send()
+    with pytest.raises(RuntimeError, match=rf"^async_reset_send: envs \[1\] {RECEIVE_FIRST}"):
+        pool.async_reset_send(env_index=[1])
+    with pytest.raises(RuntimeError, match=rf"^to: refused while envs \[0, 1, 2\] {RECEIVE_FIRST}"):
+        pool.to("cpu")
+
+
+def test_a_vector_env_refuses_work_for_a_busy_env_with_what_to_do() -> None:
+    with PoolVectorEnv(AsyncEnvPool(["CartPole-v1"] * 2)) as envs:
+        envs.async_reset()
+        with pytest.raises(AlreadyPendingCallError, match=r"results that were not received: recv them first$"):
+            envs.async_reset([1])
+
+
+def test_a_receive_of_too_much_tells_what_else_is_under_way(pool: Any) -> None:
+    """One that has the wrong verb, or no lane, is seen at once."""
+    nothing = "async_step_recv: got min_get=1, expected at most 0, the envs that were sent a step"
+    with pytest.raises(RuntimeError, match=f"^{nothing}$"):
+        pool.async_step_recv()
+    pool.reset()
+    pool.async_reset_send(env_index=[0, 2])
+    pool.async_step_send(TensorDict(action=torch.tensor(0)), env_index=1)
+    told = r"envs \[0, 2\] a reset, envs \[1\] work in lanes, which are received with env_index"
+    with pytest.raises(RuntimeError, match=f"^{nothing}; others were sent other work: {told}$"):
+        pool.async_step_recv()
+
+
+def test_envs_that_do_not_agree_are_told_apart_in_the_same_words() -> None:
+    pool = AsyncEnvPool(["CartPole-v1", "Pendulum-v1"])
+    told = (
+        r"env 1 has observation\.observation of shape \[3\] and torch\.float32, env 0 has one of shape \[4\] and "
+        r"torch\.float32; "
+    )
+    with pytest.raises(ValueError, match=told):
+        pool.reset()
+    pool.shutdown()
+
+
+class CoroutineEnv(gym.Env[Any, Any]):
+    """Its methods are coroutines, of those that are named."""
+
+    observation_space = gym.spaces.Discrete(3)
+    action_space = gym.spaces.Discrete(3)
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def reset(self, **_: Any) -> Any:
+        return self._answer() if "reset" in self.names else (0, {})
+
+    def step(self, _: Any) -> Any:
+        return self._answer() if "step" in self.names else (0, 0.0, False, False, {})
+
+    async def _answer(self) -> Any:
+        raise NotImplementedError  # nobody awaits it
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("name", ["reset", "step"])
+@pytest.mark.parametrize("backend", ["threading", "multiprocessing"])
+def test_an_env_with_coroutines_is_told_which_backend_awaits_them(backend: str, name: str) -> None:
+    pool = AsyncEnvPool([lambda: CoroutineEnv(name)], backend=backend)
+    with pytest.raises(EnvOutputError, match=rf"{name}: got a coroutine, which only .*backend='asyncio'\) awaits"):
+        pool.rollout(1)
+    pool.shutdown()
+
+
+@pytest.mark.parametrize("backend", ["threading", "multiprocessing"])
+@pytest.mark.parametrize("verb", ["reset", "step", "step_and_maybe_reset"])
+def test_a_backend_without_awaited_receives_says_which_has_them(backend: str, verb: str) -> None:
+    """And starts no env to look for them."""
+    pool: Any = AsyncEnvPool([lambda: pytest.fail("an env was made")], backend=backend)
+    name = f"async_{verb}_recv_async"
+    with pytest.raises(AttributeError, match=f"AsyncEnvPool has no {name}: .*backend='asyncio'") as raised:
+        getattr(pool, name)
+    assert raised.value.name == name
+    assert not hasattr(pool, name)

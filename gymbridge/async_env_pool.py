@@ -12,6 +12,7 @@ from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
@@ -43,7 +44,7 @@ __all__ = ["AsyncEnvPool", "AsyncioAsyncEnvPool", "ProcessorAsyncEnvPool", "Thre
 
 Stack = Literal["dense", "maybe_dense", "lazy"]
 Exchange = Literal["auto", "shm", "queue"]
-EnvIndex = int | Sequence[int] | torch.Tensor
+EnvIndex = int | Sequence[int] | npt.NDArray[Any] | torch.Tensor
 
 _log = logging.getLogger("gymbridge")
 
@@ -345,9 +346,9 @@ class AsyncEnvPool(WorkerBatch):
 
         Args:
             tensordict: ``[n, *B]``, with the actions of ``n`` envs; for one env in a lane ``[*B]``. It stays as it is.
-            env_index: which envs these are: ints, or a tensor of them; unless given, what stands at ``"env_index"``,
-                or else all envs in order. An int is a lane: only a receive with that ``env_index`` gets the env's
-                result, and threads may have a lane each at the same time.
+            env_index: which envs these are: ints, or a tensor or array of them; unless given, what stands at
+                ``"env_index"``, or else all envs in order. An int is a lane: only a receive with that ``env_index``
+                gets the env's result, and threads may have a lane each at the same time.
 
         Raises:
             RuntimeError: an env has work under way already, or results that were not received; the message names it.

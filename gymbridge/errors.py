@@ -100,6 +100,12 @@ class WorkerDiedError(RuntimeError):
         self.exit_code = exit_code
         super().__init__(f"worker {worker}, which ran the envs {[*self.env_indices]}, has died: {exit_text(exit_code)}")
 
+    def again(self) -> WorkerDiedError:
+        """The same death, to be raised once more: one object would hold the frames of each call that raised it."""
+        told = type(self)(self.worker, self.env_indices, self.exit_code)
+        told.__cause__ = self.__cause__
+        return told
+
     def __reduce__(self) -> tuple[type[WorkerDiedError], tuple[int, tuple[int, ...], int | None]]:
         return type(self), (self.worker, self.env_indices, self.exit_code)
 

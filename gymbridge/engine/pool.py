@@ -284,7 +284,7 @@ class PoolEngine(ParallelEngine[Description]):
                 return IN_BLOCK
         told, own = Report(), Report()
         if row in crew.dead:
-            own.errors[0] = crew.dead[row]
+            own.errors[0] = crew.dead[row].again()
             self.block.state[row] = RowState.FAILED
             forget_infos(self.block, [row])
             return own

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -14,8 +15,8 @@ from gymnasium.error import AlreadyPendingCallError
 from pools import BACKENDS
 from tensordict import TensorDict
 
-from gymbridge import AsyncEnvPool
-from gymbridge.errors import EnvOutputError
+from gymbridge import AsyncEnvPool, ParallelEnv
+from gymbridge.errors import EnvOutputError, WorkerDiedError
 from gymbridge.vector import PoolVectorEnv
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -121,3 +122,39 @@ def test_a_backend_without_awaited_receives_says_which_has_them(backend: str, ve
         getattr(pool, name)
     assert raised.value.name == name
     assert not hasattr(pool, name)
+
+
+class FatalEnv(gym.Env[Any, Any]):
+    """Its steps end the worker."""
+
+    observation_space = gym.spaces.Discrete(3)
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, **_: Any) -> Any:
+        return 0, {}
+
+    def step(self, _: Any) -> Any:
+        sys.exit(3)
+
+
+ENGINES: dict[str, Callable[[], Any]] = {
+    **{str(backend): lambda backend=backend: AsyncEnvPool([FatalEnv], **backend.options) for backend in BACKENDS},
+    "ParallelEnv": lambda: ParallelEnv(1, FatalEnv, serial_for_single=False),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_death_that_is_told_again_tells_of_the_latest_call_alone(engine: str) -> None:
+    """One error for all calls would hold their frames, with what the caller has there, and show them one in another."""
+    env = ENGINES[engine]()
+    td = env.rand_action(env.reset())
+    with pytest.raises(WorkerDiedError, match="exit code 3") as first:
+        env.step(td)
+    told = []
+    for _ in range(3):
+        with pytest.raises(WorkerDiedError, match="exit code 3") as again:
+            env.reset()
+        assert type(again.value.__cause__) is type(first.value.__cause__)
+        told.append(len(traceback.extract_tb(again.value.__traceback__)))
+    assert told[0] == told[1] == told[2]
+    env.close()

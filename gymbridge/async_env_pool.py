@@ -464,7 +464,7 @@ class AsyncEnvPool(WorkerBatch):
             raise TypeError(f"{call}: got {type(tensordict).__name__}, expected a TensorDict")
         if _is_int(env_index):
             (row,) = self._rows(call, [env_index])
-            self._require_size(call, tensordict, self._row_batch_size)
+            self._require_size(call, tensordict, self._row_batch_size, "that of the env of a lane")
             calls.send_lane(op, row, tensordict, self._kwargs_of(call, reset_kwargs, 1))
             return
         self._only_call(call, partial(self._send_batch, op, call, tensordict, env_index, reset_kwargs))
@@ -483,7 +483,8 @@ class AsyncEnvPool(WorkerBatch):
             if env_index is not None and tensordict.batch_size == row_batch_size:
                 tensordict, env_index = tensordict.unsqueeze(0), [env_index]  # no dim for envs: a batch of one
         rows = self._rows(call, range(self.num_envs) if env_index is None else _as_ints(call, env_index))
-        self._require_size(call, tensordict, (len(rows), *row_batch_size))
+        whose = "that of all envs, or an env_index" if env_index is None else f"that of envs {rows}"
+        self._require_size(call, tensordict, (len(rows), *row_batch_size), whose)
         self._calls.send(op, rows, tensordict, self._kwargs_of(call, reset_kwargs, len(rows)))
 
     def _rows(self, call: str, indices: Iterable[Any]) -> list[int]:
@@ -497,10 +498,12 @@ class AsyncEnvPool(WorkerBatch):
             raise ValueError(f"{call}: got env_index {rows}, expected each env once")
         return rows
 
-    def _require_size(self, call: str, tensordict: TensorDictBase | None, expected: tuple[int, ...]) -> None:
+    def _require_size(
+        self, call: str, tensordict: TensorDictBase | None, expected: tuple[int, ...], whose: str
+    ) -> None:
         if tensordict is not None and tensordict.batch_size != expected:
             raise ValueError(
-                f"{call}: got a TensorDict of batch size {[*tensordict.batch_size]}, expected {[*expected]}"
+                f"{call}: got a TensorDict of batch size {[*tensordict.batch_size]}, expected {[*expected]}, {whose}"
             )
 
     def _kwargs_of(self, call: str, kwargs: dict[str, Any], num_rows: int) -> list[Mapping[str, Any]] | None:

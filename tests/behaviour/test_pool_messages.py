@@ -16,7 +16,9 @@ from pools import BACKENDS
 from tensordict import TensorDict
 
 from gymbridge import AsyncEnvPool, ParallelEnv
+from gymbridge.envs import EnvBase
 from gymbridge.errors import EnvOutputError, WorkerDiedError
+from gymbridge.specs import Categorical, Composite, Unbounded
 from gymbridge.vector import PoolVectorEnv
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -72,6 +74,19 @@ def test_a_receive_of_too_much_tells_what_else_is_under_way(pool: Any) -> None:
         pool.async_step_recv()
 
 
+def test_a_tensordict_of_another_size_is_refused_with_whose_was_expected(pool: Any) -> None:
+    """A policy that makes a TensorDict of its own may forget the env_index."""
+    pool.reset()
+    two = TensorDict(action=torch.zeros(2, dtype=torch.int64), batch_size=[2])
+    size = r"^async_step_send: got a TensorDict of batch size \[2\], expected "
+    with pytest.raises(ValueError, match=size + r"\[3\], that of all envs, or an env_index$"):
+        pool.async_step_send(two)
+    with pytest.raises(ValueError, match=size + r"\[1\], that of envs \[1\]$"):
+        pool.async_step_send(two, env_index=[1])
+    with pytest.raises(ValueError, match=size + r"\[\], that of the env of a lane$"):
+        pool.async_step_send(two, env_index=1)
+
+
 def test_envs_that_do_not_agree_are_told_apart_in_the_same_words() -> None:
     pool = AsyncEnvPool(["CartPole-v1", "Pendulum-v1"])
     told = (
@@ -108,6 +123,38 @@ class CoroutineEnv(gym.Env[Any, Any]):
 def test_an_env_with_coroutines_is_told_which_backend_awaits_them(backend: str, name: str) -> None:
     pool = AsyncEnvPool([lambda: CoroutineEnv(name)], backend=backend)
     with pytest.raises(EnvOutputError, match=rf"{name}: got a coroutine, which only .*backend='asyncio'\) awaits"):
+        pool.rollout(1)
+    pool.shutdown()
+
+
+class CoroutineTensorDictEnv(EnvBase):
+    """The same as a TensorDict env."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = names
+        self.observation_spec = Composite(x=Unbounded(()))
+        self.action_spec = Categorical(3)
+        self.reward_spec = Unbounded((1,))
+
+    def _reset(self, tensordict: Any = None, **_: Any) -> Any:
+        return self._answer() if "reset" in self.names else TensorDict({"x": torch.zeros(())}, [])
+
+    def _step(self, tensordict: Any) -> Any:
+        return self._answer()
+
+    def _set_seed(self, seed: Any) -> None:
+        pass
+
+    async def _answer(self) -> Any:
+        raise NotImplementedError  # nobody awaits it
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("name", ["reset", "step"])
+def test_a_tensordict_env_with_coroutines_is_told_which_backend_awaits_them(name: str) -> None:
+    pool = AsyncEnvPool([lambda: CoroutineTensorDictEnv(name)])
+    with pytest.raises(EnvOutputError, match=rf"_{name}: got a coroutine, which only .*backend='asyncio'\) awaits"):
         pool.rollout(1)
     pool.shutdown()
 

@@ -12,6 +12,7 @@ from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
@@ -44,7 +45,7 @@ __all__ = ["AsyncEnvPool", "AsyncioAsyncEnvPool", "ProcessorAsyncEnvPool", "Thre
 
 Stack = Literal["dense", "maybe_dense", "lazy"]
 Exchange = Literal["auto", "shm", "queue"]
-EnvIndex = int | Sequence[int] | torch.Tensor
+EnvIndex = int | Sequence[int] | npt.NDArray[Any] | torch.Tensor
 
 _log = logging.getLogger("gymbridge")
 
@@ -240,9 +241,22 @@ class AsyncEnvPool(WorkerBatch):
         assert self._pool_calls is not None
         return self._pool_calls
 
+    def __getattr__(self, name: str) -> Any:
+        """See :class:`~gymbridge.BatchedEnvBase`; what another backend has is not looked for in the envs."""
+        if name in vars(AsyncioAsyncEnvPool) and name.startswith("async_"):
+            raise AttributeError(
+                f"{type(self).__name__} has no {name}: results can be awaited with backend='asyncio'",
+                name=name,
+                obj=self,
+            )
+        return super().__getattr__(name)
+
     def _require_movable(self) -> None:
         if self._pool_calls is not None and self._pool_calls.busy:
-            raise RuntimeError(f"to: refused while envs {self._pool_calls.busy} have work under way, or unread results")
+            raise RuntimeError(
+                f"to: refused while envs {self._pool_calls.busy} have work under way, or results that were not "
+                f"received: receive these first"
+            )
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """See :meth:`EngineEnv.close`; what is under way, or was not received, is dropped.
@@ -346,9 +360,9 @@ class AsyncEnvPool(WorkerBatch):
 
         Args:
             tensordict: ``[n, *B]``, with the actions of ``n`` envs; for one env in a lane ``[*B]``. It stays as it is.
-            env_index: which envs these are: ints, or a tensor of them; unless given, what stands at ``"env_index"``,
-                or else all envs in order. An int is a lane: only a receive with that ``env_index`` gets the env's
-                result, and threads may have a lane each at the same time.
+            env_index: which envs these are: ints, or a tensor or array of them; unless given, what stands at
+                ``"env_index"``, or else all envs in order. An int is a lane: only a receive with that ``env_index``
+                gets the env's result, and threads may have a lane each at the same time.
 
         Raises:
             RuntimeError: an env has work under way already, or results that were not received; the message names it.
@@ -464,7 +478,7 @@ class AsyncEnvPool(WorkerBatch):
             raise TypeError(f"{call}: got {type(tensordict).__name__}, expected a TensorDict")
         if _is_int(env_index):
             (row,) = self._rows(call, [env_index])
-            self._require_size(call, tensordict, self._row_batch_size)
+            self._require_size(call, tensordict, self._row_batch_size, "that of the env of a lane")
             calls.send_lane(op, row, tensordict, self._kwargs_of(call, reset_kwargs, 1))
             return
         self._only_call(call, partial(self._send_batch, op, call, tensordict, env_index, reset_kwargs))
@@ -483,7 +497,8 @@ class AsyncEnvPool(WorkerBatch):
             if env_index is not None and tensordict.batch_size == row_batch_size:
                 tensordict, env_index = tensordict.unsqueeze(0), [env_index]  # no dim for envs: a batch of one
         rows = self._rows(call, range(self.num_envs) if env_index is None else _as_ints(call, env_index))
-        self._require_size(call, tensordict, (len(rows), *row_batch_size))
+        whose = "that of all envs, or an env_index" if env_index is None else f"that of envs {rows}"
+        self._require_size(call, tensordict, (len(rows), *row_batch_size), whose)
         self._calls.send(op, rows, tensordict, self._kwargs_of(call, reset_kwargs, len(rows)))
 
     def _rows(self, call: str, indices: Iterable[Any]) -> list[int]:
@@ -497,10 +512,12 @@ class AsyncEnvPool(WorkerBatch):
             raise ValueError(f"{call}: got env_index {rows}, expected each env once")
         return rows
 
-    def _require_size(self, call: str, tensordict: TensorDictBase | None, expected: tuple[int, ...]) -> None:
+    def _require_size(
+        self, call: str, tensordict: TensorDictBase | None, expected: tuple[int, ...], whose: str
+    ) -> None:
         if tensordict is not None and tensordict.batch_size != expected:
             raise ValueError(
-                f"{call}: got a TensorDict of batch size {[*tensordict.batch_size]}, expected {[*expected]}"
+                f"{call}: got a TensorDict of batch size {[*tensordict.batch_size]}, expected {[*expected]}, {whose}"
             )
 
     def _kwargs_of(self, call: str, kwargs: dict[str, Any], num_rows: int) -> list[Mapping[str, Any]] | None:

@@ -112,6 +112,13 @@ class WorkerDiedError(RuntimeError):
     def _subject(self) -> str:
         return f"worker {self.worker}, which ran the envs {[*self.env_indices]},"
 
+    def again(self) -> WorkerDiedError:
+        """The same death, to be raised once more: one object would hold the frames of each call that raised it."""
+        kind, arguments = self.__reduce__()
+        told = kind(*arguments)
+        told.__cause__ = self.__cause__
+        return told
+
     def __reduce__(self) -> tuple[type[WorkerDiedError], tuple[Any, ...]]:
         return type(self), (self.worker, self.env_indices, self.exit_code, self.doing)
 

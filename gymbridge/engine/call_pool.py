@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from gymbridge.engine.arrivals import Arrivals
 from gymbridge.engine.block import Block
 from gymbridge.engine.call_crew import CallCrew
-from gymbridge.engine.codes import RowState
+from gymbridge.engine.codes import RowState, call_of
 from gymbridge.engine.env_calls import CallingHost, EnvCall, VerbCall
 from gymbridge.engine.failures import raise_env_error
 from gymbridge.engine.host import EnvDescription, RemoteHostOptions, Report
@@ -394,7 +394,7 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         state = self._rows
         state.is_for_all = True  # before the look: who claims a row does so before it looks at this
         try:
-            self._require_idle("run")
+            self._require_idle(call_of(ops))
             if self._crew.dead:
                 self._crew.require_living(row for row, op in enumerate(ops) if op)
             calls = self._host.calls(range(self.num_envs), ops, inputs, reset_kwargs)

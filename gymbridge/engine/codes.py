@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["AtWork", "Op", "RowState", "Source"]
+__all__ = ["CALLS", "AtWork", "Op", "RowState", "Source", "call_of"]
 
 
 class Op(IntEnum):
@@ -18,6 +18,10 @@ class Op(IntEnum):
     """Step the env: its outputs go to ``next``."""
     STEP_MAYBE_RESET = 3
     """Step the env, then reset it if that ended the episode: final outputs in ``next``, first ones in ``root``."""
+
+
+CALLS = {Op.RESET: "reset", Op.STEP: "step", Op.STEP_MAYBE_RESET: "step_and_maybe_reset"}
+"""How users call what a row is asked to do."""
 
 
 class RowState(IntEnum):
@@ -66,3 +70,13 @@ class AtWork(IntEnum):
 
 
 _WORK = {AtWork.STEP: "the step", AtWork.RESET: "the reset", AtWork.CALL: "a call"}
+
+
+def call_of(ops: bytes) -> str:
+    """What a user called that asks this of the rows.
+
+    Example:
+        >>> call_of(bytes([Op.IDLE, Op.STEP]))
+        'step'
+    """
+    return CALLS.get(Op(max(ops)), "call")

@@ -387,9 +387,10 @@ class ParallelEngine(RowVerbs, Generic[Description]):
                 continue
             report = Report() if report is NOTHING or report is IN_BLOCK else report
             if is_dead:
+                death = crew.dead[worker].again()
                 for row in crew.parts[worker]:
                     if ops[row]:
-                        report.errors[row] = crew.dead[worker]
+                        report.errors[row] = death
                         self.block.state[row] = RowState.FAILED
                 forget_infos(self.block, crew.parts[worker])
             else:
@@ -431,7 +432,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
                 self._replacing.replace([worker for worker in workers if worker in dead], bytes(self.num_envs))
             for worker in workers:
                 if worker in dead:
-                    raise dead[worker]
+                    raise dead[worker].again()
 
     # ---------------------------------------------------------------- verbs of rows
 
@@ -516,7 +517,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             crew.wait(timeout)
             for worker in crew.concerned:
                 if worker in crew.dead:
-                    errors[crew.parts[worker].start] = crew.dead[worker]
+                    errors[crew.parts[worker].start] = crew.dead[worker].again()
                 else:
                     given, told = crew.answer(worker)
                     results.update(given)

@@ -8,7 +8,7 @@ from time import perf_counter, sleep
 from typing import Any, NamedTuple, TypeVar
 
 from gymbridge.engine.block import Block
-from gymbridge.engine.codes import RowState
+from gymbridge.engine.codes import RowState, call_of
 from gymbridge.engine.counts import count_of
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
@@ -333,7 +333,7 @@ class PoolEngine(ParallelEngine[Description]):
                 return IN_BLOCK
         told, own = Report(), Report()
         if row in crew.dead:
-            own.errors[0] = crew.dead[row]
+            own.errors[0] = crew.dead[row].again()
             self.block.state[row] = RowState.FAILED
             forget_infos(self.block, [row])
             return own
@@ -431,7 +431,7 @@ class PoolEngine(ParallelEngine[Description]):
         with self._replacing_lock:
             for row in workers:
                 if row in self._crew.dead and not self._replace(row, self._replacing):
-                    raise self._crew.dead[row]
+                    raise self._crew.dead[row].again()
         return None
 
     def _keep_seeds_of(self, rows: Sequence[int], reset_kwargs: Sequence[Mapping[str, Any]] | None) -> None:
@@ -485,7 +485,7 @@ class PoolEngine(ParallelEngine[Description]):
         rows = self._rows
         rows.is_for_all = True  # before the look: who claims a row does so before it looks at this
         try:
-            rows.require_idle("send")
+            rows.require_idle(call_of(ops))
             self._settle(range(self.num_envs))
             super().send(ops, inputs, reset_kwargs)
         finally:

@@ -121,7 +121,7 @@ class Crew:
             if connection.poll():
                 connection.recv()  # raises what the worker could not read
         self._bury(worker)
-        raise self.dead[worker]
+        raise self.dead[worker].again()
 
     # ---------------------------------------------------------------- commands and answers
 
@@ -142,7 +142,7 @@ class Crew:
         except (BrokenPipeError, ConnectionResetError):
             self._bury(worker)
         if worker in self.dead:
-            raise self.dead[worker]
+            raise self.dead[worker].again()
 
     def post(self, worker: int, packed: Any) -> None:
         """Puts a packed message into a worker's mailbox, before the command to read it."""
@@ -240,7 +240,7 @@ class Crew:
             WorkerDiedError: it has died.
         """
         if worker in self.dead:
-            raise self.dead[worker]
+            raise self.dead[worker].again()
         mail = self._mailboxes[worker].take()
         if self._ends[worker].latest != Answer.FAILED:
             return mail

@@ -126,8 +126,7 @@ class WorkerBatch(BatchedEnvBase):
             {'workers': {'restarts': 0, 'restarts_of': {}, 'timeouts': 0}}
         """
         face: Any = self._engine_face
-        restarts = Restarts(None) if face is None else face.engine.restarts
-        return {"workers": restarts.stats()}
+        return {"workers": Restarts(None).stats(0) if face is None else face.engine.stats()}
 
     # ---------------------------------------------------------------- the envs themselves
 

@@ -76,6 +76,10 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
             crew.close(shutdown_timeout, False)
             raise
 
+    def stats(self) -> dict[str, Any]:
+        """See :class:`~gymbridge.engine.parallel.ParallelEngine`."""
+        return self.restarts.stats(0)
+
     # ---------------------------------------------------------------- before the first round
 
     def describe(self, options: RemoteHostOptions[Any]) -> None:

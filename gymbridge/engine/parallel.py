@@ -183,6 +183,10 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         """The processes that the workers are."""
         return ProcessWorkers(**how)
 
+    def stats(self) -> dict[str, Any]:
+        """How often workers were replaced, in all and each, and how many were ended since an env took too long."""
+        return self.restarts.stats(0 if self._hangs is None else self._hangs.ended)
+
     # ---------------------------------------------------------------- before the first round
 
     def describe(self, options: RemoteHostOptions[Any]) -> None:
@@ -481,6 +485,8 @@ class ParallelEngine(RowVerbs, Generic[Description]):
                 self.restarts.take_seed(row, seed)
         for row, own in arguments.items():
             calls.setdefault(self._worker_of[row], []).append(Call(verb, row, own))
+        if self._replacing is not None:
+            self._crew.look_for_dead(calls)
         self._require_living(calls)
         packed = {
             worker: packed_for_worker(own, f"what {verb!r} of the envs {[call.row for call in own]} is given")

@@ -354,7 +354,7 @@ class PoolEngine(ParallelEngine[Description]):
             if given is not None and now - given.at > hangs.seconds and not self._is_done(row):
                 with self._replacing_lock:  # another thread may be replacing it
                     if not self._is_done(row) and not self._crew.ends[row].is_ready():
-                        self._crew.end_hung(row, hangs.seconds)
+                        self._crew.end_hung(row, hangs)
                         self._ends.leave(row)
                         if row in self._rows.batch:
                             self._note_ready(row)

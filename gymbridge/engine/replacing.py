@@ -16,7 +16,7 @@ from gymbridge.engine.protocol import Call, Command
 from gymbridge.engine.restarts import Restarts
 from gymbridge.engine.supervision import Crew
 from gymbridge.engine.workers import ReadyEnds
-from gymbridge.errors import WorkerDiedError, WorkerStartError, WorkerTimeoutError
+from gymbridge.errors import WorkerDiedError, WorkerStartError
 
 __all__ = ["Replacing"]
 
@@ -79,7 +79,6 @@ class Replacing:
     def _replace_process(self, worker: int, workers: Sequence[int], ops: bytes) -> None:
         crew, block = self._crew, self._block
         death = crew.dead[worker]
-        self._restarts.timeouts += isinstance(death, WorkerTimeoutError)
         _logger.warning("%s; it is replaced", death)
         rows = [row for other in workers for row in crew.parts[other]]
         states, sources = [block.state[row] for row in rows], [block.source[row] for row in rows]

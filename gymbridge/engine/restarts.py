@@ -53,7 +53,6 @@ class Restarts:
 
     Attributes:
         of_worker: worker -> how often it has been replaced, where it has.
-        timeouts: how many workers were ended because an env took too long.
 
     Example:
         >>> restarts = Restarts((2, 60.0))
@@ -66,7 +65,6 @@ class Restarts:
     def __init__(self, limit: RestartLimit | None):
         self.limit = limit
         self.of_worker: dict[int, int] = {}
-        self.timeouts = 0
         self._latest: deque[float] = deque(maxlen=1 if limit is None else limit[0])
         self._of_row: dict[int, int] = {}
         self._seeds: dict[int, int] = {}
@@ -104,6 +102,10 @@ class Restarts:
         entropy = [self._seeds[row] % 2**64, row, count]
         return int(np.random.SeedSequence(entropy).generate_state(1)[0]) >> 1  # 31 bits: envs take them everywhere
 
-    def stats(self) -> dict[str, Any]:
-        """The counts, as ``stats()`` of the fronts gives them."""
-        return {"restarts": self.total, "restarts_of": dict(self.of_worker), "timeouts": self.timeouts}
+    def stats(self, timeouts: int) -> dict[str, Any]:
+        """The counts, as ``stats()`` of the fronts gives them.
+
+        Args:
+            timeouts: how many workers were ended because an env took too long.
+        """
+        return {"restarts": self.total, "restarts_of": dict(self.of_worker), "timeouts": timeouts}

@@ -219,19 +219,26 @@ class Crew:
             if self._pending and not dead:
                 if hangs is not None:
                     for worker in hangs.hung(self._pending):
-                        self.end_hung(worker, hangs.seconds)
+                        self.end_hung(worker, hangs)
                     if deadline is None or perf_counter() < deadline:
                         continue
                 late = sorted(self._pending)
                 rows = [row for worker in late for row in self.parts[worker]]
                 raise CallTimeoutError(f"workers {self._numbers(late)} did not answer in time: envs {rows}")
 
-    def end_hung(self, worker: int, seconds: float) -> None:
-        """Ends a worker at once, one of whose envs has had so many seconds; its death is told with that."""
+    def end_hung(self, worker: int, hangs: HangWatch) -> None:
+        """Ends a worker at once, one of whose envs has had its time; its death is told with that."""
         if worker not in self.dead:
-            self._hung[worker] = seconds
+            hangs.ended += 1
+            self._hung[worker] = hangs.seconds
             self._workers[worker].kill()
             self._bury(worker)
+
+    def look_for_dead(self, workers: Iterable[int]) -> None:
+        """Looks whether idle workers have died since they were heard of last."""
+        for worker in workers:
+            if worker not in self.dead and self._ends[worker].is_bereft:
+                self._bury(worker)
 
     def answer(self, worker: int) -> Any:
         """What a worker has answered, or raises what went wrong there.

@@ -173,7 +173,7 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
             {'workers': {'restarts': 0, 'restarts_of': {}, 'timeouts': 0}}
             >>> envs.close()
         """
-        return {"workers": self._engine.restarts.stats()}
+        return {"workers": self._engine.stats()}
 
     # ---------------------------------------------------------------- what is pending
 

@@ -171,6 +171,12 @@ class WakeEnd:
         return bool(self._poll.poll(milliseconds(timeout)))
 
     @property
+    def is_bereft(self) -> bool:
+        """Whether the other side is known to be dead, whatever it has sent before."""
+        found = dict(self._poll.poll(0))
+        return self._sentinel in found or bool(found.get(self._read, 0) & ~_READABLE)
+
+    @property
     def has_byte(self) -> bool:
         """Whether a byte is there, which the other side may have sent before it died."""
         return bool(dict(self._poll.poll(0)).get(self._read, 0) & _READABLE)

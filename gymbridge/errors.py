@@ -92,16 +92,23 @@ class WorkerDiedError(RuntimeError):
         env_indices: the envs that it ran.
         exit_code: its exit code, or minus the number of the signal that killed it; None if it could not be told. Of a
             thread, that of a process which ends as the thread did.
+        stderr: the last that its process wrote to standard error, 4 KiB at most; empty where it wrote nothing. Of a
+            signal that kills it (but SIGKILL), Python's traceback is in it.
     """
 
-    def __init__(self, worker: int, env_indices: Sequence[int], exit_code: int | None):
+    def __init__(self, worker: int, env_indices: Sequence[int], exit_code: int | None, stderr: str = ""):
         self.worker = worker
         self.env_indices = tuple(env_indices)
         self.exit_code = exit_code
-        super().__init__(f"worker {worker}, which ran the envs {[*self.env_indices]}, has died: {exit_text(exit_code)}")
+        self.stderr = stderr
+        told = f"worker {worker}, which ran the envs {[*self.env_indices]}, has died: {exit_text(exit_code)}"
+        if stderr.strip():
+            lines = "\n".join(f"  | {line}" for line in stderr.strip("\n").splitlines())
+            told += f"\n\nIts standard error ended with:\n{lines}"
+        super().__init__(told)
 
-    def __reduce__(self) -> tuple[type[WorkerDiedError], tuple[int, tuple[int, ...], int | None]]:
-        return type(self), (self.worker, self.env_indices, self.exit_code)
+    def __reduce__(self) -> tuple[type[WorkerDiedError], tuple[int, tuple[int, ...], int | None, str]]:
+        return type(self), (self.worker, self.env_indices, self.exit_code, self.stderr)
 
 
 def exit_text(code: int | None) -> str:

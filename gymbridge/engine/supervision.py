@@ -284,7 +284,8 @@ class Crew:
         if not ended.join(_SECONDS_TO_DIE):
             ended.kill()
         rows = [row for other in self._same_process(worker) for row in self.parts[other]]
-        self.dead[worker] = WorkerDiedError(worker // self._kind.together, rows, ended.exit_status(_SECONDS_TO_DIE))
+        status = ended.exit_status(_SECONDS_TO_DIE)
+        self.dead[worker] = WorkerDiedError(worker // self._kind.together, rows, status, ended.stderr_tail)
         self._group.remove(worker)
         ended.close()
 

@@ -147,7 +147,9 @@ class StandardErrorPipe:
 def redirect_standard_error(descriptor: int) -> None:
     """In a worker: has descriptor 2 be this one, which is closed."""
     os.dup2(descriptor, _STANDARD_ERROR)
-    if descriptor != _STANDARD_ERROR:
+    if descriptor == _STANDARD_ERROR:
+        os.set_inheritable(descriptor, True)
+    else:
         os.close(descriptor)
 
 
@@ -166,11 +168,11 @@ def prepare_standard_error() -> None:
 
 def _write(data: bytes) -> None:
     """Writes all of it, or drops it where there is no standard error."""
-    if sys.__stderr__ is None:  # this process began without: by now the number may be that of anything
-        return
     left = memoryview(data)
     while left:
         try:
+            if not os.get_inheritable(_STANDARD_ERROR):  # it was closed, and the number is that of something else
+                return
             left = left[os.write(_STANDARD_ERROR, left) :]
         except BlockingIOError:  # somebody has made it so
             _takes_more(None)

@@ -445,11 +445,12 @@ def test_no_worker_has_the_pipe_of_another(method: str) -> None:
 
 
 FORKING = """
-import os, sys, warnings
+import os, sys, traceback, warnings
 warnings.simplefilter("ignore")  # Python 3.12 warns of forks of processes with threads
 from gymbridge.engine.workers import start_worker
 
 def write(side):
+    side.connection.send("ready")
     for _ in range(2):
         print(side.connection.recv(), file=sys.stderr)
     sys.exit(5)
@@ -459,9 +460,11 @@ def pipes():
     return {os.readlink(name) for name in names if os.path.lexists(name)}
 
 worker = start_worker(write)
+worker.connection.recv()
 worker.connection.send("before the fork")
 theirs = os.readlink(f"/proc/{worker.pid}/fd/2")
 assert theirs in pipes()
+assert theirs != os.readlink("/proc/self/fd/2")
 pid = os.fork()
 if pid == 0:
     code = 1
@@ -474,6 +477,8 @@ if pid == 0:
         assert own.stderr_tail.split("\\n") == ["of the fork", "once more", ""]
         own.close()
         code = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         os._exit(code)

@@ -175,7 +175,7 @@ def test_an_error_without_text_says_no_more_than_before() -> None:
     error = WorkerDiedError(1, [2, 3], 3)
     assert error.stderr == ""
     assert str(error) == "worker 1, which ran the envs [2, 3], has died: exit code 3"
-    assert str(WorkerDiedError(1, [2, 3], 3, "\n \n")) == str(error)
+    assert str(WorkerDiedError(1, [2, 3], 3, stderr="\n \n")) == str(error)
 
 
 # ---------------------------------------------------------------- what is kept

@@ -30,6 +30,9 @@ __all__ = ["Crew", "not_known"]
 
 Worker = WorkerProcess | WorkerShare
 
+_SECONDS_TO_SAY = 0.5
+"""That a worker which hangs has to say where, before it is killed."""
+
 _SECONDS_TO_DIE = 5.0
 """That a worker whose end of a pipe is closed, or that was killed, may take to be seen dead."""
 
@@ -231,7 +234,7 @@ class Crew:
         if worker not in self.dead:
             hangs.ended += 1
             self._hung[worker] = hangs.seconds
-            self._workers[worker].kill()
+            self._workers[worker].abort(_SECONDS_TO_SAY)
             self._bury(worker)
 
     def look_for_dead(self, workers: Iterable[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 import threading
@@ -444,6 +445,8 @@ def test_an_env_that_hangs_is_named(started: Any, make: Any, lost: list[int]) ->
         step(env, td, GO, HANG, GO, GO)
     assert {*hung.value.env_indices} == {*lost}
     assert isinstance(hung.value, WorkerDiedError)
+    assert re.search(r"in wait\n.* in step\n", hung.value.stderr)  # where it hangs
+    assert "  |   File" in str(hung.value)
     assert env.stats()["workers"] == {"restarts": 0, "restarts_of": {}, "timeouts": 1}
 
 

@@ -99,6 +99,11 @@ class WorkerShare:
         """Waits until the process has ended, for ``timeout`` seconds at most; has it?"""
         return self.exit_status(timeout) is not None
 
+    def abort(self, timeout: float) -> None:
+        """See :meth:`~gymbridge.engine.workers.process.WorkerProcess.abort`; it ends the others too."""
+        with self._common.lock:
+            self._common.process.abort(timeout)
+
     def kill(self) -> None:
         """Kills the process, and so the others too."""
         with self._common.lock:

@@ -297,7 +297,8 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             self.settle()
         wanted = ops
         if self._replacing is not None:
-            self._require_living(self._with_work(ops))
+            if crew.dead:
+                self._require_living(self._with_work(ops))
             self._keep_seeds(reset_kwargs)
             ops = self._replacing.lost.ops(ops)
         workers = self._all_workers if 0 not in ops else self._with_work(ops)

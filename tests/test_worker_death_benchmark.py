@@ -1,0 +1,27 @@
+"""The benchmark of deaths times each front, with and without restarts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parents[1] / "benchmarks" / "worker_death.py"
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills workers as Linux has them")
+
+
+def test_each_front_is_timed(subprocess_env: dict[str, str]) -> None:
+    command = [sys.executable, PROGRAM, "--rounds=1"]
+    done = subprocess.run(command, env=subprocess_env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| A") or line.startswith("| P")]
+    assert [row.count("(") for row in rows] == [2, 2, 2]
+
+
+def test_no_rounds_are_refused(subprocess_env: dict[str, str]) -> None:
+    done = subprocess.run([sys.executable, PROGRAM, "--rounds=0"], env=subprocess_env, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "expected 1 or more" in done.stderr

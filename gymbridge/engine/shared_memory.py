@@ -99,7 +99,7 @@ class SharedBytes:
         else:
             descriptor = _private_file(path)
         try:
-            if hasattr(os, "memfd_create"):
+            if kind == "anonymous":  # the others are made so
                 os.fchmod(descriptor, 0o600)
             try:
                 _make_room(descriptor, size, kind)

@@ -1,4 +1,4 @@
-"""The fronts that chaos programs drive: each does rounds of steps and resets, and tells what each env gave or raised."""
+"""The fronts that chaos programs drive: each does resets and steps, and tells what each env gave or raised."""
 
 from __future__ import annotations
 
@@ -51,12 +51,14 @@ class Round:
         errors: env -> what it raised.
         refused: the call raised this before it had begun.
         interrupted: an interrupt has ended the call, whose results nobody sees.
+        lost: the envs of a pool whose results an interrupt has cost.
     """
 
     made: dict[int, Made] = field(default_factory=dict)
     errors: dict[int, BaseException] = field(default_factory=dict)
     refused: Exception | None = None
     interrupted: bool = False
+    lost: set[int] = field(default_factory=set)
 
 
 def takes(front: Any, option: str) -> bool:
@@ -80,6 +82,7 @@ class Front(ABC):
         has_infos: it shows infos.
         tells_first_error: of several envs that fail in a call, the error of the first is raised for all.
         restarts: dead workers are replaced.
+        is_in_call: a call of gymbridge is under way, in this process's main thread: an interrupt may come.
     """
 
     in_process = False
@@ -95,6 +98,7 @@ class Front(ABC):
         self.is_gym = draw.random() < 0.5
         self.folder = folder
         self.chosen: dict[str, Any] = {}
+        self.is_in_call = False
 
     @property
     def makers(self) -> list[Callable[[], Any]]:
@@ -112,6 +116,14 @@ class Front(ABC):
     def __str__(self) -> str:
         kind = "gymnasium" if self.is_gym else "TensorDict"
         return f"{type(self).__name__}({self.num_envs} {kind} envs, {self.chosen})"
+
+    def call(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Makes a call, in which an interrupt may come."""
+        self.is_in_call = True
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self.is_in_call = False
 
     @abstractmethod
     def start(self) -> None:
@@ -206,7 +218,7 @@ class Batch(Front):
     def round(self, call: Callable[[], tuple[Any, Any]], read: Callable[[Any, Any], dict[int, Made]]) -> Round:
         before = self.env.last_partial()
         try:
-            return Round(read(*call()))
+            return Round(read(*self.call(call)))
         except KeyboardInterrupt:
             return Round(interrupted=True)
         except Exception as error:
@@ -308,7 +320,7 @@ class Vector(Front):
     def round(self, call: Callable[[], Any], read: Callable[[Any], dict[int, Made]]) -> Round:
         before = self.env.last_partial()
         try:
-            return Round(read(call()))
+            return Round(read(self.call(call)))
         except KeyboardInterrupt:
             return Round(interrupted=True)
         except Exception as error:
@@ -372,46 +384,49 @@ class Pool(Front):
         batch, lanes = rows[:at], rows[at:]
         done = Round()
         send: Any = getattr(self.env, f"async_{verb}_send")
-        sent: list[int] = []
 
         def given(own: Sequence[int], *lead: int) -> TensorDictBase | None:
             if deeds is None:
                 return None
             actions = torch.tensor([int(deeds[row]) for row in own])
-            return TensorDict({"action": actions.reshape(*lead)}, [*lead])
+            return TensorDict({"action": actions.reshape(lead)}, [*lead])
 
+        pending, waiting = set(batch), list[int]()
         try:
             if batch:
-                send(given(batch, len(batch)), batch)
-                sent += batch
+                self.call(send, given(batch, len(batch)), batch)
         except Exception as error:
             done.refused = error
-            batch = []
-        waiting = []
+            pending = set()
+        except KeyboardInterrupt:
+            done.lost = pending - {*self.env._calls.busy}
+            pending -= done.lost
         for row in lanes:
             try:
-                send(given([row]), row)
+                self.call(send, given([row]), row)
                 waiting.append(row)
             except Exception as error:
                 done.refused = error
-        pending = set(batch)
+            except KeyboardInterrupt:
+                (waiting.append if row in {*self.env._calls.busy} else done.lost.add)(row)
         while pending or waiting:
             try:
                 if pending and (not waiting or self.draw.random() < 0.5):
-                    self.take(verb, self.receive(verb, self.draw.randint(1, len(pending)), None), pending, done)
+                    got = self.receive(verb, self.draw.randint(1, len(pending)), None)
+                    self.take(verb, got, pending, done)
                 else:
-                    row = waiting[-1]
-                    got = self.receive(verb, None, row)
-                    waiting.pop()
-                    self.take_one(verb, got, row, done)
+                    got = self.receive(verb, None, waiting[-1])
+                    self.take_one(verb, got, waiting.pop(), done)
             except KeyboardInterrupt:
-                continue
+                done.lost |= {*pending, *waiting} - {*self.env._calls.busy}
+                pending -= done.lost
+                waiting = [row for row in waiting if row not in done.lost]
         return done
 
     def receive(self, verb: str, least: int | None, lane: int | None) -> Any:
         """What comes, or what is raised."""
         try:
-            return getattr(self.env, f"async_{verb}_recv")(least, lane)
+            return self.call(getattr(self.env, f"async_{verb}_recv"), least, lane)
         except Exception as error:
             return error
 
@@ -473,6 +488,11 @@ class ProcessPool(Pool):
         self.choose_policy(AsyncEnvPool)
 
 
+def shown_of(observations: Any) -> Any:
+    """The observation in what a vector env shows of an env of either kind."""
+    return observations["observation"] if isinstance(observations, dict) else observations
+
+
 class PoolVector(Front):
     """``PoolVectorEnv`` over a pool of one of the backends."""
 
@@ -493,7 +513,6 @@ class PoolVector(Front):
         self.chosen = {"pool": str(self.pool), "batch_size": self.batch_size, "autoreset_mode": self.mode}
         self.pending: dict[int, bool] = {}
         """Env -> whether it was sent a reset."""
-        self.ended: set[int] = set()
 
     def resets_itself(self, resets: bool) -> bool:
         return self.mode is AutoresetMode.SAME_STEP
@@ -524,28 +543,35 @@ class PoolVector(Front):
     def round(self, rows: Sequence[int], is_reset: bool, send: Callable[[], object]) -> Round:
         done = Round()
         try:
-            send()
+            self.call(send)
             self.pending.update(dict.fromkeys(rows, is_reset))
         except Exception as error:
             done.refused = error
+        except KeyboardInterrupt:
+            sent = {*rows} & {*self.env._pending()}
+            self.pending.update(dict.fromkeys(sent, is_reset))
+            done.lost = {*rows} - sent
         while len(self.pending) >= self.batch_size:
             try:
-                self.take(self.env.recv(), done)
+                result = self.call(self.env.recv)
             except KeyboardInterrupt:
-                continue
+                done.lost |= {*self.pending} - {*self.env._pending()}
+                self.pending = {row: own for row, own in self.pending.items() if row not in done.lost}
             except Exception as error:
                 died = isinstance(error, WorkerDiedError)
                 row = min({*error.env_indices} & {*self.pending}) if died else error.env_index  # type: ignore[attr-defined]
                 del self.pending[row]
                 done.errors[row] = error
+            else:
+                self.take(result, done)
         return done
 
     def take(self, result: tuple[Any, ...], done: Round) -> None:
         observations, rewards, terminations, truncations, infos = result
         for place, row in enumerate(infos["env_id"].tolist()):
-            observation, root = observations[place], None
+            observation, root = shown_of(observations)[place], None
             if "final_obs" in infos and infos["_final_obs"][place]:
-                observation, root = infos["final_obs"][place], observations[place]
+                observation, root = shown_of(infos["final_obs"][place]), observation
             step = (float(rewards[place]), bool(terminations[place]), bool(truncations[place]))
             done.made[row] = Made(observation, None if self.pending.pop(row) else step, root)
 

@@ -1,4 +1,4 @@
-"""Random programs over the fronts, with faults in them: whatever goes wrong, all else is exact, in time, and cleared up.
+"""Random programs over the fronts, with faults in them: all else is exact, in time, and cleared up.
 
 ``Expected`` is what is known of one env: it says of each result whether that is what the env must have given. A program
 draws what is done, has the faults happen, and compares.
@@ -177,9 +177,7 @@ def left_behind() -> dict[str, Any]:
         "descriptors": sorted(links),
         "mappings": maps.count("gymbridge") + maps.count("/dev/shm") + maps.count("psm_"),
         "names in /dev/shm": sorted(os.listdir("/dev/shm")),
-        "files": sorted(
-            name for name in os.listdir(os.environ.get("TMPDIR", "/tmp")) if name.startswith("gymbridge-")
-        ),
+        "files": sorted(name for name in os.listdir(os.environ.get("TMPDIR", "/tmp")) if name.startswith("gymbridge-")),
     }
 
 
@@ -202,6 +200,7 @@ class ChaosProgram:
         self.now: dict[int, Expected] = {}
         self.underway: dict[int, tuple[str, Deed, bool]] = {}
         self.may_be_dead: set[int] = set()
+        self.has_interrupted = threading.Event()
         self.exit_codes: dict[int, int] = {}
         self.watched: dict[int, int] = {}
         self.fifos: dict[str, int] = {}
@@ -233,6 +232,7 @@ class ChaosProgram:
         self.front.env = None  # type: ignore[attr-defined]
         threads = {*threading.enumerate()}
         before = left_behind()
+        handler = signal.signal(signal.SIGINT, self.interrupt)
         try:
             left = rounds
             while left > 0:
@@ -253,9 +253,16 @@ class ChaosProgram:
             self.say(traceback.format_exc())
             raise
         finally:
+            signal.signal(signal.SIGINT, handler)
             for descriptor in self.fifos.values():
                 os.close(descriptor)
         self.say(f"done after {monotonic() - begin:.1f} s")
+
+    def interrupt(self, *_: Any) -> None:
+        """Has an interrupt come where it may, which is within a call."""
+        if self.front.is_in_call and not self.has_interrupted.is_set():
+            self.has_interrupted.set()
+            raise KeyboardInterrupt
 
     @property
     def is_anybody_dead(self) -> bool:
@@ -324,7 +331,9 @@ class ChaosProgram:
         if running:
             raise Wrong(f"processes {running} still run")
         for thread in {*threading.enumerate()} - threads:
-            if "asyncio" in thread.name or "ThreadPool" in thread.name:  # of `asyncio.to_thread`, for the envs of a test
+            if (
+                "asyncio" in thread.name or "ThreadPool" in thread.name
+            ):  # of `asyncio.to_thread`, for the envs of a test
                 continue
             thread.join(PATIENCE)
             if thread.is_alive():
@@ -386,7 +395,9 @@ class ChaosProgram:
         if fault in IN_STEPS:
             (deeds[victim],) = IN_STEPS[fault]
         resets = self.draw.random() < 0.5
-        self.say(f"step {rows}{' or reset' if resets else ''}{f', {fault}: env {victim}' if fault else ''}")
+        busy = f", {sorted(self.front.busy)} busy" if self.front.busy else ""
+        told = f", {fault}: env {victim}" if fault else ""
+        self.say(f"step {[*rows]}{busy}{' or reset' if resets else ''}{told}")
         killed: set[int] = set()
         by_hand: Callable[[], None] | None = None
         if fault is not None:
@@ -408,26 +419,21 @@ class ChaosProgram:
             ended = self.now[row].state == "ended"
             self.underway[row] = ("reset" if ended else "step", deeds[row], self.front.resets_itself(resets))
         thread = None if by_hand is None else threading.Thread(target=by_hand, name="by hand")
+        self.has_interrupted.clear()
         if thread is not None:
             thread.start()
         with self.within("step"):
             try:
                 done = self.front.step(deeds, resets)
-            except KeyboardInterrupt:  # a little after the call
-                done = Round(interrupted=True)
             finally:
                 if thread is not None:
                     self.join(thread)
-        self.drain()
         self.take(done, killed, interrupts=fault == "interrupt")
         if fault is not None and deeds[victim] < Deed.ARM_RAISE_IN_RESET:
             self.counts[fault, "survived"] += 1
 
     def join(self, thread: threading.Thread) -> None:
-        try:
-            thread.join(PATIENCE)
-        except KeyboardInterrupt:
-            thread.join(PATIENCE)
+        thread.join(PATIENCE)
         if thread.is_alive():
             raise Wrong("an env that was to hang never did")
 
@@ -463,21 +469,15 @@ class ChaosProgram:
                 os.kill(pid, signal.SIGKILL)
                 return
             if fault == "interrupt":
-                signal.pthread_kill(main, signal.SIGINT)
+                for _ in range(1000):
+                    signal.pthread_kill(main, signal.SIGINT)
+                    if self.has_interrupted.wait(0.01):
+                        break
                 if waits_in_env:
                     return
             os.write(self.fifos[f"gate-{row}"], b"g")
 
         return once_it_hangs
-
-    def drain(self) -> None:
-        """Takes back what lets go an env that is not there any more."""
-        for descriptor in self.fifos.values():
-            try:
-                while os.read(descriptor, 16):
-                    pass
-            except BlockingIOError:
-                continue
 
     def rows_of_process(self, row: int) -> set[int]:
         pid = self.now[row].pid
@@ -493,16 +493,16 @@ class ChaosProgram:
         if done.interrupted:
             if not interrupts:
                 raise Wrong("interrupted, though nobody did that")
-            for row in [*self.underway]:
-                own = self.now[row]
-                verb, deed, _ = self.underway.pop(row)
-                own.is_certain, own.state = False, "failed"
-                own.episode += verb == "reset"
-                own.armed = deed if deed in AT_CLOSE else own.armed
-            return
+            done.lost = {*self.underway}
+        for row in done.made:  # before deaths, which are told of whole processes
+            self.take_made(row, done.made[row])
         for row in [*self.underway]:
-            if row in done.made:
-                self.take_made(row, done.made[row])
+            own = self.now[row]
+            if row in done.lost:
+                verb, _, _ = self.underway.pop(row)
+                own.is_certain = False
+                own.state = "failed" if own.state != "dead" else "dead"
+                own.episode += verb == "reset"
             elif row in done.errors:
                 self.take_error(row, done.errors[row])
             elif row not in waiting:
@@ -530,6 +530,14 @@ class ChaosProgram:
     def take_made(self, row: int, made: Made) -> None:
         own = self.now[row]
         verb, deed, resets = self.underway.pop(row)
+        was_dead = own.state == "dead"
+        try:
+            self.compare_made(own, made, verb, deed, resets)
+        finally:
+            own.state = "dead" if was_dead else own.state
+
+    def compare_made(self, own: Expected, made: Made, verb: str, deed: Deed, resets: bool) -> None:
+        row = own.row
         if self.front.restarts and made.step is not None and made.step[1:] == (False, True):
             self.take_restart(own, made)
             return
@@ -620,7 +628,11 @@ class ChaosProgram:
         }
         if not kinds.get(deed, False):
             raise Wrong(f"env {row}: got {error!r} after {deed.name}") from error
-        if deed in (Deed.WRONG_SHAPE, Deed.WRONG_DTYPE) and isinstance(error, EnvOutputError) and f"env {row}" not in text:
+        if (
+            deed in (Deed.WRONG_SHAPE, Deed.WRONG_DTYPE)
+            and isinstance(error, EnvOutputError)
+            and f"env {row}" not in text
+        ):
             raise Wrong(f"env {row}: the error does not name it: {error!r}") from error
 
     def take_death(self, error: WorkerDiedError) -> None:

@@ -47,7 +47,7 @@ def chaos(record_property: Callable[[str, object], None]) -> Iterator[Counts]:
     record_property("chaos", [[*key, number] for key, number in counts.items()])
 
 
-@pytest.mark.timeout(300 + 2 * EACH)
+@pytest.mark.timeout(int(180 + 2 * EACH))
 @pytest.mark.parametrize("name", FRONTS)
 def test_faults_cost_nobody_else_anything(name: str, tmp_path: Path, chaos: Counts) -> None:
     first = time_ns() if SECONDS else 1

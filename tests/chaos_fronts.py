@@ -432,7 +432,7 @@ class Pool(Front):
 
     def take(self, verb: str, got: Any, pending: set[int], done: Round) -> None:
         if isinstance(got, WorkerDiedError):
-            row = min(pending.intersection(got.env_indices))
+            (row,) = pending - {*self.env._calls.busy}  # it names all envs of the process
         elif isinstance(got, Exception):
             if not hasattr(got, "env_index"):
                 raise got
@@ -558,10 +558,9 @@ class PoolVector(Front):
                 done.lost |= {*self.pending} - {*self.env._pending()}
                 self.pending = {row: own for row, own in self.pending.items() if row not in done.lost}
             except Exception as error:
-                died = isinstance(error, WorkerDiedError)
-                row = min({*error.env_indices} & {*self.pending}) if died else error.env_index  # type: ignore[attr-defined]
-                del self.pending[row]
-                done.errors[row] = error
+                for row in {*self.pending} - {*self.env._pending()}:  # a death names all envs of the process
+                    del self.pending[row]
+                    done.errors[row] = error
             else:
                 self.take(result, done)
         return done

@@ -53,7 +53,8 @@ Counts = Counter[tuple[str, str]]
 
 DEADLY = {Deed.EXIT: 3, Deed.KILL: -signal.SIGKILL}
 HARMLESS = (Deed.STEP, Deed.NAN, Deed.HUGE_INFO)
-FAILING = (Deed.RAISE, Deed.RAISE_UNSENDABLE, Deed.UNPICKLABLE_INFO, Deed.WRONG_SHAPE, Deed.WRONG_DTYPE)
+RAISING = (Deed.RAISE, Deed.RAISE_UNSENDABLE)
+FAILING = (*RAISING, Deed.UNPICKLABLE_INFO, Deed.WRONG_SHAPE, Deed.WRONG_DTYPE)
 AFTER_RESET = (Deed.ARM_RAISE_IN_RESET, Deed.ARM_EXIT_IN_RESET)
 AT_CLOSE = (Deed.ARM_RAISE_IN_CLOSE, Deed.ARM_EXIT_IN_CLOSE)
 
@@ -201,6 +202,7 @@ class ChaosProgram:
         self.underway: dict[int, tuple[str, Deed, bool]] = {}
         self.may_be_dead: set[int] = set()
         self.has_interrupted = threading.Event()
+        self.is_over = threading.Event()
         self.exit_codes: dict[int, int] = {}
         self.watched: dict[int, int] = {}
         self.fifos: dict[str, int] = {}
@@ -420,12 +422,14 @@ class ChaosProgram:
             self.underway[row] = ("reset" if ended else "step", deeds[row], self.front.resets_itself(resets))
         thread = None if by_hand is None else threading.Thread(target=by_hand, name="by hand")
         self.has_interrupted.clear()
+        self.is_over.clear()
         if thread is not None:
             thread.start()
         with self.within("step"):
             try:
                 done = self.front.step(deeds, resets)
             finally:
+                self.is_over.set()
                 if thread is not None:
                     self.join(thread)
         self.take(done, killed, interrupts=fault == "interrupt")
@@ -469,7 +473,7 @@ class ChaosProgram:
                 os.kill(pid, signal.SIGKILL)
                 return
             if fault == "interrupt":
-                for _ in range(1000):
+                while not self.is_over.is_set():  # not everyone waits for an env that hangs
                     signal.pthread_kill(main, signal.SIGINT)
                     if self.has_interrupted.wait(0.01):
                         break
@@ -605,8 +609,10 @@ class ChaosProgram:
         else:
             own.step(deed)
             failed_of = deed
-            if deed not in FAILING and resets and own.is_at_end:
-                failed_of = own.reset()
+            if resets and own.is_at_end:
+                if deed not in FAILING:
+                    failed_of = own.reset()
+                own.is_certain &= deed in (*RAISING, Deed.STEP)  # it may be reset before what it gave is looked at
         own.state = "failed"
         if failed_of not in FAILING and failed_of != Deed.ARM_RAISE_IN_RESET and own.is_certain:
             raise Wrong(f"env {row}: failed of {failed_of.name}")

@@ -5,9 +5,9 @@ its process, hangs, is killed or stopped, gives what cannot be sent or does not 
 each round every env's transition is compared with a model of that env alone; a call that takes too long, an error that
 is not the right one, a process, thread, descriptor, mapping or name that is left once the front is closed, fail.
 
-A program prints its seed and what it does. ``GYMBRIDGE_CHAOS_SEED=serial-1-0 pytest tests/chaos/test_fronts.py -k serial``
-runs that one again; ``GYMBRIDGE_CHAOS_SECONDS=3600 pytest tests/chaos`` runs for so long, with new seeds, and prints a
-table of the faults that were tried and survived at the end.
+A program prints its seed and what it does. ``GYMBRIDGE_CHAOS_SEED=serial-1-0 pytest tests/chaos -k serial`` runs that
+one again; ``GYMBRIDGE_CHAOS_SECONDS=3600 pytest tests/chaos`` runs for so long, with new seeds, and prints a table of
+the faults that were tried and survived at the end.
 """
 
 from __future__ import annotations

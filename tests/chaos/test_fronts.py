@@ -20,8 +20,6 @@ from time import monotonic, time_ns
 
 import pytest
 
-pytest.importorskip("torch")
-
 from chaos_fronts import FRONTS
 from chaos_programs import ChaosProgram, Counts
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from worker_processes import PATIENCE, run_script, start_script, still_running, watch
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux has them")
 
 BEGIN = """

@@ -19,7 +19,6 @@ from pathlib import Path
 from time import monotonic, time_ns
 
 import pytest
-
 from chaos_fronts import FRONTS
 from chaos_programs import ChaosProgram, Counts
 

@@ -5,10 +5,13 @@ Public names are imported when they are first used, so that ``import gymbridge``
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0.dev0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet unless the program asks for it
 
 if TYPE_CHECKING:
     # `as`: type checkers take what is imported under its own name for public.

@@ -12,6 +12,7 @@ from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
@@ -23,8 +24,9 @@ from gymbridge.engine.codes import Op
 from gymbridge.engine.counts import count_of
 from gymbridge.engine.parallel import Affinity, ParallelEngine
 from gymbridge.engine.pool import PoolEngine
+from gymbridge.engine.restarts import OnWorkerFailure, RestartLimit, restart_limit
 from gymbridge.engine.thread_pool import ThreadPoolEngine
-from gymbridge.engine.time_limits import time_limit
+from gymbridge.engine.time_limits import positive_time_limit, time_limit
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.env_specs import UnlikeEnvs
 from gymbridge.envs.inputs import DeviceLike, NestedKey
@@ -43,7 +45,7 @@ __all__ = ["AsyncEnvPool", "AsyncioAsyncEnvPool", "ProcessorAsyncEnvPool", "Thre
 
 Stack = Literal["dense", "maybe_dense", "lazy"]
 Exchange = Literal["auto", "shm", "queue"]
-EnvIndex = int | Sequence[int] | torch.Tensor
+EnvIndex = int | Sequence[int] | npt.NDArray[Any] | torch.Tensor
 
 _log = logging.getLogger("gymbridge")
 
@@ -80,7 +82,13 @@ class AsyncEnvPool(WorkerBatch):
         create_env_kwargs: keyword arguments of the makers, a dict for all or one for each.
         device: of what is returned; unless told that of the envs.
         start_timeout: seconds until all envs are made.
+        step_timeout: seconds that a step or a reset of an env may take, while somebody receives; its worker is ended
+            then, and dead (a thread of this process, which cannot be ended, is left behind). None for no limit.
         shutdown_timeout: seconds that ``close`` gives the envs.
+        on_worker_failure: ``"raise"``, or ``"restart"`` to replace a worker that has died: its envs are made anew, and
+            their episodes end with the latest observation, a reward of zero and ``truncated``, of which
+            ``("info", "worker_restarted")``, a leaf that is there then, tells.
+        max_restarts: so many in so many seconds, after which the death is raised.
 
     Attributes:
         num_envs: ``N``.
@@ -138,7 +146,10 @@ class AsyncEnvPool(WorkerBatch):
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         device: DeviceLike | None = None,
         start_timeout: float | None = 60.0,
+        step_timeout: float | None = None,
         shutdown_timeout: float | None = 10.0,
+        on_worker_failure: OnWorkerFailure = "raise",
+        max_restarts: RestartLimit = (10, 60.0),
     ):
         makers: list[Any] = [*env_makers] if isinstance(env_makers, (list, tuple)) else [env_makers]
         if not makers:
@@ -161,7 +172,10 @@ class AsyncEnvPool(WorkerBatch):
         self._exchange = exchange
         self._worker_affinity = worker_affinity
         self._start_timeout = time_limit("start_timeout", start_timeout)
+        self._step_timeout = positive_time_limit("step_timeout", step_timeout)
         self._shutdown_timeout = time_limit("shutdown_timeout", shutdown_timeout)
+        self.on_worker_failure = on_worker_failure
+        self._max_restarts = restart_limit(on_worker_failure, max_restarts)
         self._pool_calls: PoolCalls | None = None
         self._stats = ExchangeStats(self.num_envs)
         self._start_lock = threading.RLock()
@@ -227,9 +241,22 @@ class AsyncEnvPool(WorkerBatch):
         assert self._pool_calls is not None
         return self._pool_calls
 
+    def __getattr__(self, name: str) -> Any:
+        """See :class:`~gymbridge.BatchedEnvBase`; what another backend has is not looked for in the envs."""
+        if name in vars(AsyncioAsyncEnvPool) and name.startswith("async_"):
+            raise AttributeError(
+                f"{type(self).__name__} has no {name}: results can be awaited with backend='asyncio'",
+                name=name,
+                obj=self,
+            )
+        return super().__getattr__(name)
+
     def _require_movable(self) -> None:
         if self._pool_calls is not None and self._pool_calls.busy:
-            raise RuntimeError(f"to: refused while envs {self._pool_calls.busy} have work under way, or unread results")
+            raise RuntimeError(
+                f"to: refused while envs {self._pool_calls.busy} have work under way, or results that were not "
+                f"received: receive these first"
+            )
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """See :meth:`EngineEnv.close`; what is under way, or was not received, is dropped.
@@ -309,6 +336,7 @@ class AsyncEnvPool(WorkerBatch):
             reset: count from zero again.
 
         Returns:
+            ``"workers"``, see :class:`~gymbridge.worker_batch.WorkerBatch`, counted from the start on in any case; and
             ``"exchange"``, a dict: ``batches`` and ``items`` (envs) received, ``avg_batch_size``, ``batch_fill_ratio``
             (items of those that would have fitted: ``max_get``, or all envs), ``partial_batch_fraction`` (batches that
             were not full), ``avg_observation_to_batch_ms`` (from an env's end of work to its receive),
@@ -323,7 +351,7 @@ class AsyncEnvPool(WorkerBatch):
             2
             >>> pool.shutdown()
         """
-        return {"exchange": self._stats.taken(reset=reset)}
+        return {**super().stats(), "exchange": self._stats.taken(reset=reset)}
 
     # ---------------------------------------------------------------- work handed out
 
@@ -332,9 +360,9 @@ class AsyncEnvPool(WorkerBatch):
 
         Args:
             tensordict: ``[n, *B]``, with the actions of ``n`` envs; for one env in a lane ``[*B]``. It stays as it is.
-            env_index: which envs these are: ints, or a tensor of them; unless given, what stands at ``"env_index"``,
-                or else all envs in order. An int is a lane: only a receive with that ``env_index`` gets the env's
-                result, and threads may have a lane each at the same time.
+            env_index: which envs these are: ints, or a tensor or array of them; unless given, what stands at
+                ``"env_index"``, or else all envs in order. An int is a lane: only a receive with that ``env_index``
+                gets the env's result, and threads may have a lane each at the same time.
 
         Raises:
             RuntimeError: an env has work under way already, or results that were not received; the message names it.
@@ -450,7 +478,7 @@ class AsyncEnvPool(WorkerBatch):
             raise TypeError(f"{call}: got {type(tensordict).__name__}, expected a TensorDict")
         if _is_int(env_index):
             (row,) = self._rows(call, [env_index])
-            self._require_size(call, tensordict, self._row_batch_size)
+            self._require_size(call, tensordict, self._row_batch_size, "that of the env of a lane")
             calls.send_lane(op, row, tensordict, self._kwargs_of(call, reset_kwargs, 1))
             return
         self._only_call(call, partial(self._send_batch, op, call, tensordict, env_index, reset_kwargs))
@@ -469,7 +497,8 @@ class AsyncEnvPool(WorkerBatch):
             if env_index is not None and tensordict.batch_size == row_batch_size:
                 tensordict, env_index = tensordict.unsqueeze(0), [env_index]  # no dim for envs: a batch of one
         rows = self._rows(call, range(self.num_envs) if env_index is None else _as_ints(call, env_index))
-        self._require_size(call, tensordict, (len(rows), *row_batch_size))
+        whose = "that of all envs, or an env_index" if env_index is None else f"that of envs {rows}"
+        self._require_size(call, tensordict, (len(rows), *row_batch_size), whose)
         self._calls.send(op, rows, tensordict, self._kwargs_of(call, reset_kwargs, len(rows)))
 
     def _rows(self, call: str, indices: Iterable[Any]) -> list[int]:
@@ -483,10 +512,12 @@ class AsyncEnvPool(WorkerBatch):
             raise ValueError(f"{call}: got env_index {rows}, expected each env once")
         return rows
 
-    def _require_size(self, call: str, tensordict: TensorDictBase | None, expected: tuple[int, ...]) -> None:
+    def _require_size(
+        self, call: str, tensordict: TensorDictBase | None, expected: tuple[int, ...], whose: str
+    ) -> None:
         if tensordict is not None and tensordict.batch_size != expected:
             raise ValueError(
-                f"{call}: got a TensorDict of batch size {[*tensordict.batch_size]}, expected {[*expected]}"
+                f"{call}: got a TensorDict of batch size {[*tensordict.batch_size]}, expected {[*expected]}, {whose}"
             )
 
     def _kwargs_of(self, call: str, kwargs: dict[str, Any], num_rows: int) -> list[Mapping[str, Any]] | None:
@@ -599,6 +630,8 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
             torch_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
             start_timeout=self._start_timeout,
             shutdown_timeout=self._shutdown_timeout,
+            step_timeout=self._step_timeout,
+            max_restarts=self._max_restarts,
             preload=preload,
         )
 

@@ -9,6 +9,7 @@ import multiprocessing
 import signal
 from collections.abc import Sequence
 from pickle import PicklingError
+from typing import Any
 
 __all__ = [
     "CallTimeoutError",
@@ -20,6 +21,7 @@ __all__ = [
     "UnsupportedSpaceError",
     "WorkerDiedError",
     "WorkerStartError",
+    "WorkerTimeoutError",
     "exit_text",
 ]
 
@@ -92,16 +94,53 @@ class WorkerDiedError(RuntimeError):
         env_indices: the envs that it ran.
         exit_code: its exit code, or minus the number of the signal that killed it; None if it could not be told. Of a
             thread, that of a process which ends as the thread did.
+        doing: what it was doing, ``"the step of env 3"``; empty if that is not known, or nothing.
     """
 
-    def __init__(self, worker: int, env_indices: Sequence[int], exit_code: int | None):
+    def __init__(self, worker: int, env_indices: Sequence[int], exit_code: int | None, doing: str = ""):
         self.worker = worker
         self.env_indices = tuple(env_indices)
         self.exit_code = exit_code
-        super().__init__(f"worker {worker}, which ran the envs {[*self.env_indices]}, has died: {exit_text(exit_code)}")
+        self.doing = doing
+        super().__init__(self._text())
 
-    def __reduce__(self) -> tuple[type[WorkerDiedError], tuple[int, tuple[int, ...], int | None]]:
-        return type(self), (self.worker, self.env_indices, self.exit_code)
+    def _text(self) -> str:
+        during = f", in {self.doing}" if self.doing else ""
+        return f"{self._subject} has died: {exit_text(self.exit_code)}{during}"
+
+    @property
+    def _subject(self) -> str:
+        return f"worker {self.worker}, which ran the envs {[*self.env_indices]},"
+
+    def again(self) -> WorkerDiedError:
+        """The same death, to be raised once more: one object would hold the frames of each call that raised it."""
+        kind, arguments = self.__reduce__()
+        told = kind(*arguments)
+        told.__cause__ = self.__cause__
+        return told
+
+    def __reduce__(self) -> tuple[type[WorkerDiedError], tuple[Any, ...]]:
+        return type(self), (self.worker, self.env_indices, self.exit_code, self.doing)
+
+
+class WorkerTimeoutError(WorkerDiedError):
+    """A worker was ended since an env took longer than ``step_timeout``.
+
+    Attributes:
+        seconds: the time that the env had.
+        doing: what it was doing.
+    """
+
+    def __init__(self, worker: int, env_indices: Sequence[int], exit_code: int | None, seconds: float, doing: str):
+        self.seconds = seconds
+        super().__init__(worker, env_indices, exit_code, doing)
+
+    def _text(self) -> str:
+        doing = self.doing or "a call"
+        return f"{self._subject} was ended: {doing} took longer than the step_timeout of {self.seconds:g} s"
+
+    def __reduce__(self) -> tuple[type[WorkerTimeoutError], tuple[Any, ...]]:
+        return type(self), (self.worker, self.env_indices, self.exit_code, self.seconds, self.doing)
 
 
 def exit_text(code: int | None) -> str:

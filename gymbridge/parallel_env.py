@@ -14,7 +14,8 @@ import torch
 from gymbridge.batched import BatchedEnvBase, Maker, SerialEnv
 from gymbridge.engine.any_env import AnyEnvOptions
 from gymbridge.engine.parallel import Affinity, ParallelEngine, usable_cores
-from gymbridge.engine.time_limits import time_limit
+from gymbridge.engine.restarts import OnWorkerFailure, RestartLimit, restart_limit
+from gymbridge.engine.time_limits import positive_time_limit, time_limit
 from gymbridge.engine.workers import StartMethod
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.remote_host import RemoteTensorDictOptions
@@ -56,7 +57,13 @@ class ParallelEnv(WorkerBatch):
         serial_for_single: with one env, give a :class:`~gymbridge.SerialEnv`, to which what is said of workers, memory
             and threads does not apply.
         start_timeout: seconds until all envs are made.
+        step_timeout: seconds that a step or a reset of one env may take; its worker is ended then, and dead. None for
+            no limit.
         shutdown_timeout: seconds that ``close`` gives the workers, which are then killed, with a warning.
+        on_worker_failure: ``"raise"``, or ``"restart"`` to replace a worker that has died: its envs are made anew, and
+            their episodes end with the latest observation, a reward of zero and ``truncated``, of which
+            ``("info", "worker_restarted")``, a leaf that is there then, tells.
+        max_restarts: so many in so many seconds, after which the death is raised.
         **options: those of :class:`~gymbridge.BatchedEnvBase`.
 
     Raises:
@@ -103,7 +110,10 @@ class ParallelEnv(WorkerBatch):
         worker_affinity: Affinity | None = None,
         serial_for_single: bool = False,
         start_timeout: float | None = 60.0,
+        step_timeout: float | None = None,
         shutdown_timeout: float | None = 10.0,
+        on_worker_failure: OnWorkerFailure = "raise",
+        max_restarts: RestartLimit = (10, 60.0),
         **options: Any,
     ):
         if unknown := sorted(options.keys() - _OF_EVERY_BATCH):
@@ -128,7 +138,10 @@ class ParallelEnv(WorkerBatch):
             daemon=daemon,
             worker_affinity=worker_affinity,
             start_timeout=start_timeout,
+            step_timeout=step_timeout,
             shutdown_timeout=shutdown_timeout,
+            on_worker_failure=on_worker_failure,
+            max_restarts=max_restarts,
         )
 
     @classmethod
@@ -156,8 +169,8 @@ class ParallelEnv(WorkerBatch):
 
         Args:
             **options: ``use_buffers``, ``shared_memory``, ``memmap``, ``consolidate``, ``num_threads``,
-                ``num_sub_threads``, ``mp_start_method``, ``daemon``, ``worker_affinity``, ``start_timeout`` or
-                ``shutdown_timeout``, see the class.
+                ``num_sub_threads``, ``mp_start_method``, ``daemon``, ``worker_affinity``, ``start_timeout``,
+                ``step_timeout``, ``shutdown_timeout``, ``on_worker_failure`` or ``max_restarts``, see the class.
 
         Raises:
             RuntimeError: they run already; close first.
@@ -199,6 +212,8 @@ class ParallelEnv(WorkerBatch):
             torch_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
             start_timeout=time_limit("start_timeout", own["start_timeout"]),
             shutdown_timeout=time_limit("shutdown_timeout", own["shutdown_timeout"]),
+            step_timeout=positive_time_limit("step_timeout", own["step_timeout"]),
+            max_restarts=restart_limit(own["on_worker_failure"], own["max_restarts"]),
             preload=preload,
         )
 
@@ -242,7 +257,10 @@ _CONFIGURABLE = frozenset(
         "daemon",
         "worker_affinity",
         "start_timeout",
+        "step_timeout",
         "shutdown_timeout",
+        "on_worker_failure",
+        "max_restarts",
     }
 )
 
@@ -269,6 +287,8 @@ def _require_configuration(options: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}: got {given}, expected at least 1")
     for name in ("start_timeout", "shutdown_timeout"):
         time_limit(name, options.get(name))
+    positive_time_limit("step_timeout", options.get("step_timeout"))
+    restart_limit(options.get("on_worker_failure"), options.get("max_restarts"))
     methods = get_args(StartMethod)
     if options.get("mp_start_method") not in (None, *methods):
         raise ValueError(

@@ -15,6 +15,7 @@ from gymbridge.engine.any_env import AnyEnvDescription, WrappedGymOptions
 from gymbridge.engine.dispatch import Arguments
 from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.engine.parallel import ParallelEngine
+from gymbridge.engine.restarts import Restarts
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.env_kind import EnvKind, require_like_envs
 from gymbridge.envs.gym_face import GymFaceOptions
@@ -111,6 +112,21 @@ class WorkerBatch(BatchedEnvBase):
         if gymnasium_too and any(isinstance(kind, GymEnvDescription) for kind in kinds):
             devices.add(None)
         self._take_common_device(devices)
+
+    def stats(self) -> dict[str, Any]:
+        """What the batch has counted since its workers were started.
+
+        Returns:
+            ``"workers"``, a dict: ``restarts``, how often a worker was replaced, ``restarts_of``, the same for each
+            worker that was, and ``timeouts``, how many were ended since an env took too long.
+
+        Example:
+            >>> from gymbridge import ParallelEnv
+            >>> ParallelEnv(2, "CartPole-v1", on_worker_failure="restart").stats()
+            {'workers': {'restarts': 0, 'restarts_of': {}, 'timeouts': 0}}
+        """
+        face: Any = self._engine_face
+        return {"workers": Restarts(None).stats(0) if face is None else face.engine.stats()}
 
     # ---------------------------------------------------------------- the envs themselves
 

@@ -26,7 +26,8 @@ class Block:
         layout: the layout.
         input, next, root: leaf key -> array ``[num_rows, *leaf.shape]``, a view of the memory; an array of objects,
             this process's own, for a leaf of objects.
-        op, state, source, done_at: what is in ``control``, as memoryviews: indexing them costs less than an array.
+        op, state, source, done_at, at_work: what is in ``control``, as memoryviews: indexing them costs less than an
+            array.
 
     Raises:
         ValueError: ``memory`` is too small, of another dtype, not aligned, not contiguous or read-only.
@@ -51,6 +52,7 @@ class Block:
         self.state = memoryview(control["state",].data)
         self.source = memoryview(control["source",].data)
         self.done_at: Any = memoryview(control["done_at",].data)
+        self.at_work: Any = memoryview(control["at_work",].data)
 
     def rows(self, start: int, stop: int) -> Block:
         """The block of some of the rows, in the same memory; objects are its own."""

@@ -87,7 +87,7 @@ class CallCrew(ABC):
         """Raises the death of the first of these rows that is dead."""
         for row in rows:
             if row in self.dead:
-                raise self.dead[row]
+                raise self.dead[row].again()
 
     def disown(self) -> None:
         """In a fork: what calls the envs is not there."""

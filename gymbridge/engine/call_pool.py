@@ -16,13 +16,14 @@ from typing import Any, Generic, TypeVar
 from gymbridge.engine.arrivals import Arrivals
 from gymbridge.engine.block import Block
 from gymbridge.engine.call_crew import CallCrew
-from gymbridge.engine.codes import RowState
+from gymbridge.engine.codes import RowState, call_of
 from gymbridge.engine.env_calls import CallingHost, EnvCall, VerbCall
 from gymbridge.engine.failures import raise_env_error
 from gymbridge.engine.host import EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.layout import Layout
 from gymbridge.engine.pool_rows import Gathering, PoolRows
+from gymbridge.engine.restarts import Restarts
 from gymbridge.engine.row_verbs import RowVerbs
 from gymbridge.errors import CallTimeoutError, WorkerDiedError
 
@@ -62,6 +63,7 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         self.num_envs = len(crew.envs)
         self.shutdown_timeout = shutdown_timeout
         self._crew = crew
+        self.restarts = Restarts(None)
         self._rows = PoolRows()
         self._arrivals = Arrivals()
         self._lane_arrivals: dict[int, Arrivals] = {}
@@ -73,6 +75,10 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         except BaseException:
             crew.close(shutdown_timeout, False)
             raise
+
+    def stats(self) -> dict[str, Any]:
+        """See :class:`~gymbridge.engine.parallel.ParallelEngine`."""
+        return self.restarts.stats(0)
 
     # ---------------------------------------------------------------- before the first round
 
@@ -392,7 +398,7 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         state = self._rows
         state.is_for_all = True  # before the look: who claims a row does so before it looks at this
         try:
-            self._require_idle("run")
+            self._require_idle(call_of(ops))
             if self._crew.dead:
                 self._crew.require_living(row for row, op in enumerate(ops) if op)
             calls = self._host.calls(range(self.num_envs), ops, inputs, reset_kwargs)

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from gymbridge.engine.block import Block
-from gymbridge.engine.codes import Op, RowState, Source
+from gymbridge.engine.codes import AtWork, Op, RowState, Source
 from gymbridge.engine.conform import Conform, casting, exact, flag
 from gymbridge.engine.contract import env_faults
 from gymbridge.engine.copies import copied
@@ -35,6 +35,7 @@ _RESET, _STEP_MAYBE_RESET = int(Op.RESET), int(Op.STEP_MAYBE_RESET)
 _RESETTING = (_RESET, _STEP_MAYBE_RESET)
 _RUNNING, _ENDED, _FAILED = int(RowState.RUNNING), int(RowState.ENDED), int(RowState.FAILED)
 _IN_NEXT, _IN_ROOT = int(Source.NEXT), int(Source.ROOT)
+_AT_RESET = int(AtWork.RESET)
 _Array = np.ndarray
 
 Key = tuple[str, ...]
@@ -181,6 +182,7 @@ class GymHost(FollowsPaths):
         self._no_flags = memoryview(np.zeros(num_rows, np.bool_).data)
         self._state = block.state
         self._source = block.source
+        self._at_work = block.at_work
         self._seeds: list[int | None] = [None] * num_rows
         self._state[:] = bytes([RowState.NEW]) * num_rows
         self._source[:] = bytes([Source.ROOT]) * num_rows
@@ -217,7 +219,7 @@ class GymHost(FollowsPaths):
         actions = self._row_actions(inputs, len(self._no_actions))
         rewards, terminations, truncations, source = self._reward, self._terminated, self._truncated, self._source
         array_shape, array_dtype, array_rows = self._array_shape, self._array_dtype, self._array_rows
-        info_leaves, records = bool(self._options.info_leaves), self._records
+        info_leaves, records, at_work = bool(self._options.info_leaves), self._records, self._at_work
         if records is not None and records.used:
             records.clear(ops, rows)
         # the usual round: all rows step, and all did in the last; what it has in common is written once
@@ -239,6 +241,7 @@ class GymHost(FollowsPaths):
                             self._next.no_info(row)
                             report = self._reset(row, env, reset_kwargs[row] if reset_kwargs else {}, report)
                             continue
+                    at_work[0] = row
                     result = env.step(action)  # looked up now: users put wrappers and methods in place
 
                     # all checks come before the first write
@@ -315,6 +318,7 @@ class GymHost(FollowsPaths):
         return actions
 
     def _reset(self, row: int, env: Any, kwargs: Mapping[str, Any], report: Report) -> Report:
+        self._at_work[0] = _AT_RESET | row
         result = env.reset(**self._with_seed(row, kwargs))
         try:
             observation, info = result

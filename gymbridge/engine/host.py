@@ -20,6 +20,7 @@ __all__ = [
     "Inputs",
     "RemoteHostOptions",
     "Report",
+    "joined",
 ]
 
 
@@ -36,14 +37,17 @@ class Report:
             kind of host has instead.
         resets: row -> the same of its reset.
         errors: row -> the exception that it raised.
+        lost: the rows whose worker was replaced: their step reached no env, see
+            :class:`~gymbridge.engine.lost_rows.LostRows`.
     """
 
-    __slots__ = ("errors", "resets", "steps")
+    __slots__ = ("errors", "lost", "resets", "steps")
 
     def __init__(self) -> None:
         self.steps: Any = {}
         self.resets: Any = {}
         self.errors: dict[int, Exception] = {}
+        self.lost: set[int] = set()
 
 
 NOTHING = Report()
@@ -55,6 +59,19 @@ IN_BLOCK = Report()
 for _report in (NOTHING, IN_BLOCK):
     _report.steps = _report.resets = MappingProxyType({})
     _report.errors = MappingProxyType({})  # type: ignore[assignment]
+    _report.lost = frozenset()  # type: ignore[assignment]
+
+
+def joined(one: Report, other: Report) -> Report:
+    """One report of two rounds of other rows."""
+    for own, rest in ((one, other), (other, one)):
+        if own is NOTHING or (own is IN_BLOCK and rest is not NOTHING):
+            return rest
+    one.steps.update(other.steps)
+    one.resets.update(other.resets)
+    one.errors.update(other.errors)
+    one.lost |= other.lost
+    return one
 
 
 class Host(Protocol):

@@ -67,8 +67,9 @@ class Layout:
       and ops come by memory alone (a host in this process is handed both),
     - ``next``: what a step gave,
     - ``root``: what a reset gave,
-    - ``control``: one byte a row each of ``op``, ``state`` and ``source`` (see :mod:`gymbridge.engine.codes`), and
-      ``done_at``, when a worker came to the end of a round, on ``time.perf_counter``'s clock: that of its first row.
+    - ``control``: one byte a row each of ``op``, ``state`` and ``source`` (see :mod:`gymbridge.engine.codes`); of each
+      worker, in its first row, ``done_at``, when it came to the end of a round, on ``time.perf_counter``'s clock, and
+      ``at_work``, which of its rows it calls now (see :class:`~gymbridge.engine.codes.AtWork`).
 
     Args:
         num_rows: number of envs.
@@ -92,6 +93,7 @@ class Layout:
         byte = np.dtype(np.uint8)
         control = [Leaf((name,), (), byte) for name in ("op", "state", "source")]
         control.append(Leaf(("done_at",), (), np.dtype(np.float64)))
+        control.append(Leaf(("at_work",), (), np.dtype(np.uint32)))
         self.num_rows = num_rows
         self.nbytes = 0
         self.sections = {

@@ -269,7 +269,8 @@ class _Service:
     def _note_end(self, call: EnvCall) -> None:
         error = call.error
         if error is not None and not isinstance(error, Exception):
-            call.error = self.dead[call.row] = death_of(call.row, error)
+            self.dead[call.row] = death_of(call.row, error)
+            call.error = self.dead[call.row].again()
             self.thread.call_soon(self._close_soon, call.row)
         call.done_at = perf_counter()
         call.is_done = True

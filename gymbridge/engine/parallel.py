@@ -6,24 +6,27 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from gymbridge.engine.block import Block
-from gymbridge.engine.codes import RowState
+from gymbridge.engine.codes import AtWork, Op, RowState
 from gymbridge.engine.failures import fail_rows, raise_env_error
-from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, Inputs, RemoteHostOptions, Report
+from gymbridge.engine.hangs import HangWatch
+from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, Inputs, RemoteHostOptions, Report, joined
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.layout import ALIGNMENT, Layout
 from gymbridge.engine.mailbox import packed_for_worker
 from gymbridge.engine.protocol import Allocation, Answer, Call, Command, RoundMail, RoundNews
+from gymbridge.engine.replacing import Replacing
+from gymbridge.engine.restarts import RestartLimit, Restarts
 from gymbridge.engine.row_verbs import RowVerbs
 from gymbridge.engine.shared_memory import MemoryKind
-from gymbridge.engine.supervision import Crew
+from gymbridge.engine.supervision import Crew, not_known
 from gymbridge.engine.worker_kinds import ProcessWorkers
 from gymbridge.engine.worker_loop import EnvWorker
-from gymbridge.engine.workers import StartMethod
+from gymbridge.engine.workers import ReadyEnds, StartMethod
 from gymbridge.engine.workers.wake import LOOK_SECONDS
 
 __all__ = ["Affinity", "ParallelEngine", "affinities", "usable_cores"]
@@ -40,6 +43,23 @@ def usable_cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+class _Round(NamedTuple):
+    """A round under way.
+
+    Attributes:
+        wanted: what the caller wants of each row.
+        ops: what the workers do; otherwise where a row's worker was replaced.
+        workers: those concerned.
+        inputs, reset_kwargs: what the rows are given.
+    """
+
+    wanted: bytes
+    ops: bytes
+    workers: Sequence[int]
+    inputs: Any
+    reset_kwargs: Sequence[Mapping[str, Any]] | None
 
 
 class ParallelEngine(RowVerbs, Generic[Description]):
@@ -63,6 +83,9 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         shutdown_timeout: seconds that ``close`` gives the workers unless it is told otherwise.
         preload: modules that the envs need and that take long to import, see
             :func:`~gymbridge.engine.workers.start.start_worker`.
+        step_timeout: seconds that a step or a reset of an env may take; its worker is ended then. None for no limit.
+        max_restarts: replace a worker that died, so often in so many seconds; None to raise at once. See
+            :class:`~gymbridge.engine.lost_rows.LostRows` for what becomes of its rows.
 
     Attributes:
         num_envs: number of envs.
@@ -71,6 +94,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         block: the memory, once ``allocate`` has made it.
         unsettled: whether an interrupted call has left something under way.
         shutdown_timeout: as it was given; it may be set.
+        restarts: which workers have been replaced.
 
     Raises:
         UnpicklableError: a maker cannot be sent; the message names its env.
@@ -94,6 +118,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
 
     block: Block
     _inputs: Inputs
+    _ready_ends: ReadyEnds | None = None
 
     def __init__(
         self,
@@ -110,6 +135,8 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         start_timeout: float | None = 60.0,
         shutdown_timeout: float | None = 10.0,
         preload: Sequence[str] = (),
+        step_timeout: float | None = None,
+        max_restarts: RestartLimit | None = None,
     ):
         makers = list(makers)
         threads: dict[str, str | None] = {}
@@ -143,7 +170,11 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         self.descriptions: list[Description] = [each for told in self._crew.made for each in told]
         self._all_workers = range(self.num_workers)
         self._worker_of = [worker for worker, part in enumerate(parts) for _ in part]
-        self._round: tuple[bytes, Sequence[int]] | None = None
+        self.restarts = Restarts(max_restarts)
+        self._step_timeout = step_timeout
+        self._hangs: HangWatch | None = None
+        self._replacing: Replacing | None = None
+        self._round: _Round | None = None
         self.unsettled = False
         self._interrupted_ops = bytes(self.num_envs)
         self._calls_under_way = False
@@ -151,6 +182,10 @@ class ParallelEngine(RowVerbs, Generic[Description]):
     def _processes(self, **how: Any) -> ProcessWorkers:
         """The processes that the workers are."""
         return ProcessWorkers(**how)
+
+    def stats(self) -> dict[str, Any]:
+        """How often workers were replaced, in all and each, and how many were ended since an env took too long."""
+        return self.restarts.stats(0 if self._hangs is None else self._hangs.ended)
 
     # ---------------------------------------------------------------- before the first round
 
@@ -164,6 +199,8 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         for worker in self._all_workers:
             self._crew.post(worker, packed)
         self._options = options
+        for job in self._crew.jobs:
+            job.options = options
         self.descriptions = [each for told in self._ask(Command.DESCRIBE) for each in told]
 
     def allocate(self) -> None:
@@ -173,19 +210,33 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         # behind the layout two sequence bytes a worker, each in a cache line of its own
         nbytes = layout.nbytes + 2 * ALIGNMENT * self.num_workers
         self._memory = self._kind.memory(nbytes)
-        whole = memoryview(self._memory.array)  # type: ignore[arg-type]
         self.block = Block(layout, self._memory.array)
-        for worker, part in enumerate(self._crew.parts):
-            theirs = layout.nbytes + 2 * ALIGNMENT * worker
-            ours = theirs + ALIGNMENT
-            look = LOOK_SECONDS if self._looks else 0.0
-            rows = layout.rows(part.start, part.stop)
-            self._crew.post(worker, packed_for_worker(Allocation(rows, nbytes, theirs, ours, look), "the layout"))
-            self._crew.hand_over(worker, self._memory)
-            self._crew.ends[worker].share(whole[ours : ours + 1], whole[theirs : theirs + 1])
+        for worker in self._all_workers:
+            self._hand_over_block(worker)
         self._ask(Command.ALLOCATE)
         self._inputs = self._options.inputs(self.descriptions, self.block)
         self._op = self.block.op
+        at_work, firsts = self.block.at_work, [part.start for part in self._crew.parts]
+        self._crew.doing = lambda worker: AtWork.text(at_work[firsts[worker]], firsts[worker])
+        if self._step_timeout is not None:
+            self._hangs = HangWatch(self._step_timeout, lambda worker: at_work[firsts[worker]])
+        if self.restarts.limit is not None:
+            self._replacing = Replacing(
+                self._crew, self.restarts, self.block, self.descriptions, self._hand_over_block, self._ready_ends
+            )
+
+    def _hand_over_block(self, worker: int) -> None:
+        """Gives a worker its part of the block, before it is told to allocate."""
+        part, nbytes = self._crew.parts[worker], self._memory.array.nbytes
+        theirs = self.block.layout.nbytes + 2 * ALIGNMENT * worker
+        ours = theirs + ALIGNMENT
+        whole = memoryview(self._memory.array)  # type: ignore[arg-type]
+        whole[theirs] = 0  # of a worker that died
+        look = LOOK_SECONDS if self._looks else 0.0
+        rows = self.block.layout.rows(part.start, part.stop)
+        self._crew.post(worker, packed_for_worker(Allocation(rows, nbytes, theirs, ours, look), "the layout"))
+        self._crew.hand_over(worker, self._memory)
+        self._crew.ends[worker].share(whole[ours : ours + 1], whole[theirs : theirs + 1])
 
     def _ask(self, command: Command) -> list[Any]:
         """What each worker answers to a command that all are given."""
@@ -218,7 +269,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             return self.receive()
         except BaseException:
             if self._round is not None:  # an interrupt between the two
-                self._abandon(self._round[0])
+                self._abandon(self._round.wanted)
             raise
 
     def send(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> None:
@@ -239,21 +290,31 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             crew.require_open()
         if self.unsettled:
             self.settle()
+        wanted = ops
+        if self._replacing is not None:
+            self._require_living(self._with_work(ops))
+            self._keep_seeds(reset_kwargs)
+            ops = self._replacing.lost.ops(ops)
         workers = self._all_workers if 0 not in ops else self._with_work(ops)
         if crew.dead:
             self._require_living(workers)
+        with_mail = self._write(ops, workers, inputs, reset_kwargs)
+        self._round = _Round(wanted, ops, workers, inputs, reset_kwargs)
+        try:
+            crew.command(workers, Command.ROUND, with_mail)
+        except BaseException:
+            self._abandon(wanted)
+            raise
+
+    def _write(self, ops: bytes, workers: Sequence[int], inputs: Any, reset_kwargs: Any) -> Sequence[int]:
+        """Puts a round where the workers find it; those that find a part of it in their mailbox."""
         beside = self._inputs.write(inputs)
         with_mail: Sequence[int] = ()
         if beside is not None or reset_kwargs is not None:
             with_mail = workers
             self._post(workers, beside, reset_kwargs)
         self._op[:] = ops
-        self._round = ops, workers
-        try:
-            crew.command(workers, Command.ROUND, with_mail)
-        except BaseException:
-            self._abandon(ops)
-            raise
+        return with_mail
 
     def receive(self, timeout: float | None = None) -> Report:
         """Waits for the end of the round that ``send`` began.
@@ -267,15 +328,41 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         """
         if self._round is None:
             raise RuntimeError("receive: no round is under way")
-        ops, workers = self._round
+        wanted, ops, workers, *_ = self._round
         try:
-            self._crew.wait(timeout)
+            self._crew.wait(timeout, self._hangs)
             report = self._report(ops, workers)
+            if self._replacing is not None:
+                report = self._with_lost_shown(self._round, report, self._replacing)
         except BaseException:
-            self._abandon(ops)
+            self._abandon(wanted)
             raise
         self._round = None
         return report
+
+    def _with_lost_shown(self, begun: _Round, report: Report, replacing: Replacing) -> Report:
+        """The report of a round, once the workers that died in it are replaced and have done what is left of it."""
+        wanted, workers, lost = begun.wanted, begun.workers, replacing.lost
+        while dead := [worker for worker in workers if worker in self._crew.dead]:
+            if not replacing.replace(dead, wanted):
+                break
+            replaced = {other for worker in dead for other in self._crew.same_process(worker)}
+            rows = {row for worker in replaced for row in self._crew.parts[worker]}
+            for row in rows:
+                report.errors.pop(row, None)
+            ops = lost.ops(bytes(op if row in rows else Op.IDLE for row, op in enumerate(wanted)))
+            workers = self._with_work(ops)
+            with_mail = self._write(ops, workers, begun.inputs, begun.reset_kwargs)
+            self._crew.command(workers, Command.ROUND, with_mail)
+            self._crew.wait(None, self._hangs)
+            report = joined(report, self._report(ops, workers))
+        report = lost.shown(wanted, report)
+        lost.keep_known([row for row, op in enumerate(wanted) if op])
+        return report
+
+    def _keep_seeds(self, reset_kwargs: Sequence[Mapping[str, Any]] | None) -> None:
+        for row, kwargs in enumerate(reset_kwargs or ()):
+            self.restarts.take_seed(row, kwargs.get("seed"))
 
     def _with_work(self, ops: bytes) -> list[int]:
         parts = self._crew.parts
@@ -304,9 +391,10 @@ class ParallelEngine(RowVerbs, Generic[Description]):
                 continue
             report = Report() if report is NOTHING or report is IN_BLOCK else report
             if is_dead:
+                death = crew.dead[worker].again()
                 for row in crew.parts[worker]:
                     if ops[row]:
-                        report.errors[row] = crew.dead[worker]
+                        report.errors[row] = death
                         self.block.state[row] = RowState.FAILED
                 forget_infos(self.block, crew.parts[worker])
             else:
@@ -336,13 +424,19 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             self.unsettled = False
 
     def require_workers(self, rows: Iterable[int] | None = None) -> None:
-        """See :class:`~gymbridge.engine.host.Engine`."""
-        self._require_living(self._all_workers if rows is None else [self._worker_of[row] for row in rows])
+        """See :class:`~gymbridge.engine.host.Engine`; where dead ones are replaced, they are so in the next call."""
+        if self._replacing is None:
+            self._require_living(self._all_workers if rows is None else [self._worker_of[row] for row in rows])
 
     def _require_living(self, workers: Iterable[int]) -> None:
-        for worker in workers:
-            if worker in self._crew.dead:
-                raise self._crew.dead[worker]
+        """Refuses to use dead workers, but for those that can be replaced."""
+        dead = self._crew.dead
+        if dead:
+            if self._replacing is not None:
+                self._replacing.replace([worker for worker in workers if worker in dead], bytes(self.num_envs))
+            for worker in workers:
+                if worker in dead:
+                    raise dead[worker].again()
 
     # ---------------------------------------------------------------- verbs of rows
 
@@ -360,7 +454,10 @@ class ParallelEngine(RowVerbs, Generic[Description]):
     def _called(self, verb: str, arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         try:
             self.send_calls(verb, arguments)
-            return self.receive_calls()
+            results = self.receive_calls()
+            if verb == "load_state" and self._replacing is not None:
+                self._replacing.lost.take_loaded({row: state for row, (state,) in arguments.items()})
+            return results
         except BaseException:
             if self._calls_under_way:  # an interrupt between the two
                 self._abandon_calls()
@@ -383,8 +480,13 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         self._crew.require_open()
         self.settle()
         calls: dict[int, list[Call]] = {}
+        if verb == "seed":
+            for row, (seed, *_) in arguments.items():
+                self.restarts.take_seed(row, seed)
         for row, own in arguments.items():
             calls.setdefault(self._worker_of[row], []).append(Call(verb, row, own))
+        if self._replacing is not None:
+            self._crew.look_for_dead(calls)
         self._require_living(calls)
         packed = {
             worker: packed_for_worker(own, f"what {verb!r} of the envs {[call.row for call in own]} is given")
@@ -421,7 +523,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             crew.wait(timeout)
             for worker in crew.concerned:
                 if worker in crew.dead:
-                    errors[crew.parts[worker].start] = crew.dead[worker]
+                    errors[crew.parts[worker].start] = crew.dead[worker].again()
                 else:
                     given, told = crew.answer(worker)
                     results.update(given)
@@ -462,6 +564,8 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             self.__dict__.pop("block", None)  # whoever has no views of it any more frees the memory
             self.__dict__.pop("_inputs", None)
             self.__dict__.pop("_op", None)
+            self._hangs = self._replacing = None
+            self._crew.doing = not_known
         if errors:
             raise errors[0]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter, sleep
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gymbridge.engine.block import Block
-from gymbridge.engine.codes import RowState
+from gymbridge.engine.codes import RowState, call_of
 from gymbridge.engine.counts import count_of
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
@@ -15,6 +16,7 @@ from gymbridge.engine.mailbox import packed_for_worker
 from gymbridge.engine.parallel import ParallelEngine
 from gymbridge.engine.pool_rows import Gathering, PoolRows
 from gymbridge.engine.protocol import Answer, Command, RoundMail
+from gymbridge.engine.replacing import Replacing
 from gymbridge.engine.worker_kinds import ProcessWorkers, SharedProcessWorkers
 from gymbridge.engine.workers import ReadyEnds
 from gymbridge.errors import CallTimeoutError
@@ -27,6 +29,20 @@ _CLOSED = "the workers have been closed, in another thread"
 
 _CLOSE_SECONDS = 0.1
 """How often a thread that waits sees whether another has closed the engine."""
+
+
+class _Given(NamedTuple):
+    """What a row was given to do.
+
+    Attributes:
+        op: what the caller wants.
+        message: what was posted with it, packed.
+        at: when, on ``time.perf_counter``'s clock.
+    """
+
+    op: int
+    message: Any
+    at: float
 
 
 class PoolEngine(ParallelEngine[Description]):
@@ -80,13 +96,19 @@ class PoolEngine(ParallelEngine[Description]):
         makers = list(makers)
         self.envs_per_worker = count_of("envs_per_worker", envs_per_worker)
         super().__init__(makers, options, num_workers=max(1, len(makers)), **how)
-        self._ends = ReadyEnds(self._crew.ends)
+        self._ends = self._ready_ends = ReadyEnds(self._crew.ends)
         self._rows = PoolRows()
+        self._look_seconds = _CLOSE_SECONDS
         self._is_closed = False
         self._waiting: set[int] = set()
         """Lanes that a thread waits for, or is about to take: another may not read their answers meanwhile."""
         self._read: dict[int, Report] = {}
-        """Row -> what was read of it when another was taken with it that had raised."""
+        """Row -> what was read of it before it was taken: another raised, or its worker is replaced."""
+        self._given: dict[int, _Given] = {}
+        """Row -> what it was given to do, where workers may be replaced or be ended."""
+        self._cut_off: set[int] = set()
+        """Rows whose worker was replaced while they had work under way: what is left of it is done when it is taken."""
+        self._replacing_lock = threading.RLock()
 
     def _processes(self, **how: Any) -> ProcessWorkers:
         if self.envs_per_worker == 1:
@@ -97,6 +119,8 @@ class PoolEngine(ParallelEngine[Description]):
         """See :meth:`ParallelEngine.allocate`."""
         super().allocate()
         self._gather = Gathering(self.block)
+        if self._hangs is not None:
+            self._look_seconds = min(_CLOSE_SECONDS, self._hangs.interval)
 
     def end_waits(self) -> None:
         """Has waits end with an error within 100 ms, for a thread that is to ``close``; nothing else may follow."""
@@ -150,6 +174,10 @@ class PoolEngine(ParallelEngine[Description]):
             self._settle(rows)
             if self._crew.dead:
                 self._require_living(rows)
+            wanted = ops
+            if self._replacing is not None:
+                self._keep_seeds_of(rows, reset_kwargs)
+                ops = self._replacing.lost.ops(ops, rows)
             beside = self._inputs.write_rows(rows, inputs)
             mail: list[Any] = [None] * len(rows)
             if beside is not None or reset_kwargs is not None:
@@ -161,8 +189,17 @@ class PoolEngine(ParallelEngine[Description]):
             self._let_go(self._rows.claimed(rows, claim))
             raise
         try:
+            if self._replacing is not None or self._hangs is not None:
+                now = perf_counter()
+                for row, op, message in zip(rows, wanted, mail, strict=True):
+                    self._given[row] = _Given(op, message, now)
             for row, op, message in zip(rows, ops, mail, strict=True):
                 self._op[row] = op
+                if not op:  # it is lost, and its step reaches no env
+                    self._cut_off.add(row)
+                    if not lane:
+                        self._note_ready(row)
+                    continue
                 if message is not None:
                     self._crew.post(row, message)
                 if not lane:
@@ -193,7 +230,11 @@ class PoolEngine(ParallelEngine[Description]):
         while True:
             if self._is_closed:
                 raise RuntimeError(_CLOSED)
-            left = _CLOSE_SECONDS if deadline is None else min(_CLOSE_SECONDS, max(0.0, deadline - perf_counter()))
+            left = (
+                self._look_seconds if deadline is None else min(self._look_seconds, max(0.0, deadline - perf_counter()))
+            )
+            if self._hangs is not None:
+                self._end_hung([row for row in self._rows.batch if row not in ready])
             missing = least - len(ready)
             found = self._ends.wait(left, missing) if missing > 0 else self._ends.wait(0.0)
             for row in found:
@@ -213,10 +254,12 @@ class PoolEngine(ParallelEngine[Description]):
         deadline = None if timeout is None else perf_counter() + timeout
         self._waiting.add(row)
         try:
-            while row not in self._crew.dead and not self._is_closed:
-                left = _CLOSE_SECONDS if deadline is None else max(0.0, deadline - perf_counter())
-                if self._crew.ends[row].is_ready(min(left, _CLOSE_SECONDS)):
+            while row not in self._crew.dead and not self._is_closed and not self._is_done(row):
+                left = self._look_seconds if deadline is None else max(0.0, deadline - perf_counter())
+                if self._crew.ends[row].is_ready(min(left, self._look_seconds)):
                     break
+                if self._hangs is not None:
+                    self._end_hung([row])
                 if left <= 0:
                     raise CallTimeoutError(f"env {row} did not come to its end in time")
             if self._is_closed:  # by another thread
@@ -274,6 +317,12 @@ class PoolEngine(ParallelEngine[Description]):
         """What a row that is ready left beside the block; its errors, infos and outputs are under the number 0."""
         if self._read and row in self._read:
             return self._read.pop(row)
+        if self._replacing is None:
+            return self._own_report_of(row)
+        return self._report_over_death(row, self._replacing)
+
+    def _own_report_of(self, row: int) -> Report:
+        """The same of a row whose worker has answered, or died."""
         crew = self._crew
         crew.finish(row, is_certain=row in self._rows.ready and row not in self._ends.gone)
         if row not in crew.dead:
@@ -284,7 +333,7 @@ class PoolEngine(ParallelEngine[Description]):
                 return IN_BLOCK
         told, own = Report(), Report()
         if row in crew.dead:
-            own.errors[0] = crew.dead[row]
+            own.errors[0] = crew.dead[row].again()
             self.block.state[row] = RowState.FAILED
             forget_infos(self.block, [row])
             return own
@@ -293,6 +342,101 @@ class PoolEngine(ParallelEngine[Description]):
             if row in theirs:
                 ours[0] = theirs[row]
         return own
+
+    # ---------------------------------------------------------------- workers that hang, or are replaced
+
+    def _end_hung(self, rows: Iterable[int]) -> None:
+        """Ends the workers of those rows, with work under way, whose env has had too long."""
+        hangs, now = self._hangs, perf_counter()
+        assert hangs is not None
+        for row in rows:
+            given = self._given.get(row)
+            if given is not None and now - given.at > hangs.seconds and not self._is_done(row):
+                with self._replacing_lock:  # another thread may be replacing it
+                    if not self._is_done(row) and not self._crew.ends[row].is_ready():
+                        self._crew.end_hung(row, hangs)
+                        self._ends.leave(row)
+                        if row in self._rows.batch:
+                            self._note_ready(row)
+
+    def _is_done(self, row: int) -> bool:
+        """Whether there is nothing to wait for though nothing came: its worker has been replaced."""
+        return row in self._cut_off or row in self._read
+
+    def _report_over_death(self, row: int, replacing: Replacing) -> Report:
+        """What a row gave; where its worker died, once another has done what is left of its work."""
+        wanted = self._given[row].op
+        with self._replacing_lock:
+            if row in self._read:  # another thread has replaced its worker, which had answered before
+                return self._read.pop(row)
+            own = self._own_report_of(row) if row not in self._cut_off else NOTHING
+            while row in self._crew.dead or row in self._cut_off:
+                if row in self._crew.dead and not self._replace(row, replacing):
+                    return self._own_report_of(row)
+                self._cut_off.discard(row)
+                own = self._done_again(row, wanted, replacing)
+        if row in replacing.lost.rows and replacing.lost.show(row, wanted, failed=bool(own.errors)):
+            own = Report() if own is NOTHING or own is IN_BLOCK else own
+            own.lost.add(0)
+        replacing.lost.keep_known([row])
+        return own
+
+    def _done_again(self, row: int, wanted: int, replacing: Replacing) -> Report:
+        """Has a new worker do what is left of a row's work, and waits for that."""
+        (op,) = replacing.lost.ops(bytes([wanted]), [row])
+        if not op:
+            return NOTHING
+        crew, message = self._crew, self._given[row].message
+        self._op[row] = op
+        if message is not None:
+            crew.post(row, message)
+        crew.begin(row, Command.ROUND if message is None else Command.ROUND_WITH_MAIL)
+        self._given[row] = self._given[row]._replace(at=perf_counter())
+        while row not in crew.dead and not crew.ends[row].is_ready(self._look_seconds):
+            if self._is_closed:
+                raise RuntimeError(f"env {row}: {_CLOSED}")
+            if self._hangs is not None:
+                self._end_hung([row])
+        return self._own_report_of(row)
+
+    def _replace(self, row: int, replacing: Replacing) -> bool:
+        """Replaces the worker of a row, with all that are one process with it; False where that may not be.
+
+        What its siblings had given before it died is theirs.
+        """
+        crew, ops = self._crew, bytearray(self.num_envs)
+        siblings = crew.same_process(row)
+        for sibling in siblings:
+            if sibling == row or self._is_done(sibling) or sibling not in self._rows.busy:
+                continue
+            if sibling not in crew.dead and crew.ends[sibling].has_byte:
+                self._read[sibling] = self._own_report_of(sibling)
+            else:
+                ops[sibling] = self._given[sibling].op
+        ops[row] = self._given[row].op if row in self._given and row in self._rows.busy else 0
+        if not replacing.replace([row], bytes(ops)):
+            return False
+        for sibling in siblings:
+            if ops[sibling] or sibling in self._read:
+                if ops[sibling]:
+                    self._cut_off.add(sibling)
+                if sibling in self._rows.batch:
+                    self._note_ready(sibling)
+        return True
+
+    def _require_living(self, workers: Iterable[int]) -> None:
+        """See :class:`ParallelEngine`."""
+        if self._replacing is None:
+            return super()._require_living(workers)
+        with self._replacing_lock:
+            for row in workers:
+                if row in self._crew.dead and not self._replace(row, self._replacing):
+                    raise self._crew.dead[row].again()
+        return None
+
+    def _keep_seeds_of(self, rows: Sequence[int], reset_kwargs: Sequence[Mapping[str, Any]] | None) -> None:
+        for row, kwargs in zip(rows, reset_kwargs or (), strict=False):
+            self.restarts.take_seed(row, kwargs.get("seed"))
 
     def _note_ready(self, row: int) -> None:
         self._rows.note_ready(row)  # before it is forgotten: an interrupt may come between the two
@@ -303,6 +447,9 @@ class PoolEngine(ParallelEngine[Description]):
         rows = [*rows]
         for row in rows if self._read else ():
             self._read.pop(row, None)
+        for row in rows if self._given else ():
+            self._given.pop(row, None)
+            self._cut_off.discard(row)
         self._rows.let_go(rows)
 
     # ---------------------------------------------------------------- what was interrupted
@@ -316,6 +463,8 @@ class PoolEngine(ParallelEngine[Description]):
             self._ends.forget(row)
             self.block.state[row] = RowState.FAILED
             self._read.pop(row, None)
+            self._given.pop(row, None)
+            self._cut_off.discard(row)
         self._rows.abandon(rows)
 
     def _settle(self, rows: Iterable[int]) -> None:
@@ -336,7 +485,7 @@ class PoolEngine(ParallelEngine[Description]):
         rows = self._rows
         rows.is_for_all = True  # before the look: who claims a row does so before it looks at this
         try:
-            rows.require_idle("send")
+            rows.require_idle(call_of(ops))
             self._settle(range(self.num_envs))
             super().send(ops, inputs, reset_kwargs)
         finally:
@@ -363,4 +512,6 @@ def _renumbered(reports: Sequence[Report], first: int) -> Report:
         for ours, theirs in ((report.steps, own.steps), (report.resets, own.resets), (report.errors, own.errors)):
             if 0 in theirs:
                 ours[index] = theirs[0]
+        if own.lost:
+            report.lost.add(index)
     return report

@@ -75,7 +75,9 @@ class PoolRows:
         """
         busy = self._claims.claim(rows, claim)
         if busy:
-            raise RuntimeError(f"envs {busy} have work under way, or results that were not received")
+            raise RuntimeError(
+                f"envs {busy} have work under way, or results that were not received: receive these first"
+            )
         if self.is_for_all:
             raise RuntimeError(f"envs {[*rows]}: refused while a call of all envs is under way, in another thread")
         (self.lanes if lane else self.batch).update(rows)
@@ -92,7 +94,10 @@ class PoolRows:
         """
         busy = self._claims.rows | self.held.rows
         if busy:
-            raise RuntimeError(f"{what}: refused while envs {sorted(busy)} have work under way, or unread results")
+            raise RuntimeError(
+                f"{what}: refused while envs {sorted(busy)} have work under way, or results that were not received: "
+                f"receive these first"
+            )
 
     def require_least(self, least: int) -> None:
         """Refuses a wait for more than could come.

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Source
-from gymbridge.engine.host import Report
 
 __all__ = ["BlockReader"]
 
@@ -81,8 +80,8 @@ class BlockReader:
         """Which rows have their latest observation in ``root``: bool ``[*batch_shape]``."""
         return np.frombuffer(self._source.tobytes(), np.bool_).reshape(self._shape)
 
-    def failed(self, report: Report) -> npt.NDArray[np.bool_]:
-        """Which rows raised: bool ``[*batch_shape]``, the caller's own."""
-        failed = np.zeros(len(self.all_in_next), np.bool_)
-        failed[list(report.errors)] = True
-        return failed.reshape(self._shape)
+    def picked(self, rows: Iterable[int]) -> npt.NDArray[np.bool_]:
+        """True for these rows: bool ``[*batch_shape]``, the caller's own."""
+        picked = np.zeros(len(self.all_in_next), np.bool_)
+        picked[list(rows)] = True
+        return picked.reshape(self._shape)

@@ -5,21 +5,28 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, NoReturn
 
 from gymbridge.engine.failures import mark_error
+from gymbridge.engine.hangs import HangWatch
 from gymbridge.engine.mailbox import Mailbox
 from gymbridge.engine.protocol import SYNC, Answer, Command
 from gymbridge.engine.shared_memory import SharedBytes
 from gymbridge.engine.worker_kinds import ProcessWorkers
 from gymbridge.engine.worker_loop import EnvWorker
 from gymbridge.engine.workers import WakeEnd, WakeGroup, WorkerProcess, WorkerShare
-from gymbridge.errors import CallTimeoutError, UnpicklableError, WorkerDiedError, WorkerStartError
+from gymbridge.errors import (
+    CallTimeoutError,
+    UnpicklableError,
+    WorkerDiedError,
+    WorkerStartError,
+    WorkerTimeoutError,
+)
 
-__all__ = ["Crew"]
+__all__ = ["Crew", "not_known"]
 
 Worker = WorkerProcess | WorkerShare
 
@@ -47,6 +54,8 @@ class Crew:
         parts: the rows of each worker.
         made: what each worker told once its envs were made.
         dead: worker -> what its death is told with.
+        jobs: what each runs; what is set there is so for one that replaces it.
+        doing: says what a worker is doing, in words; it may be set.
         concerned: the workers that the last command went to.
         refusal: why the workers are not to be used any more; empty as long as they are.
     """
@@ -60,6 +69,10 @@ class Crew:
     ):
         self.parts = parts
         self.dead: dict[int, WorkerDiedError] = {}
+        self.doing: Callable[[int], str] = not_known
+        self.jobs = jobs
+        self._start_timeout = start_timeout
+        self._hung: dict[int, float] = {}
         self._sync_byte = SYNC
         self.concerned: Collection[int] = ()
         self._pending: set[int] = set()
@@ -108,7 +121,7 @@ class Crew:
             if connection.poll():
                 connection.recv()  # raises what the worker could not read
         self._bury(worker)
-        raise self.dead[worker]
+        raise self.dead[worker].again()
 
     # ---------------------------------------------------------------- commands and answers
 
@@ -129,7 +142,7 @@ class Crew:
         except (BrokenPipeError, ConnectionResetError):
             self._bury(worker)
         if worker in self.dead:
-            raise self.dead[worker]
+            raise self.dead[worker].again()
 
     def post(self, worker: int, packed: Any) -> None:
         """Puts a packed message into a worker's mailbox, before the command to read it."""
@@ -179,8 +192,12 @@ class Crew:
             self._bury(worker)
         self._pending.discard(worker)
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: float | None = None, hangs: HangWatch | None = None) -> None:
         """Waits until each worker under way has answered, or died.
+
+        Args:
+            timeout: seconds; None to wait for ever.
+            hangs: tells which of them hang; those are ended.
 
         Raises:
             CallTimeoutError: they took longer; they are still under way.
@@ -188,16 +205,40 @@ class Crew:
         deadline = None
         if timeout is not None:
             deadline = perf_counter() + timeout
+        if hangs is not None:
+            hangs.begin(self._pending)
         while self._pending:
             if deadline is not None:
                 timeout = max(0.0, deadline - perf_counter())
-            dead = self._group.wait(self._pending, timeout)
+            left = timeout
+            if hangs is not None:
+                left = hangs.interval if timeout is None else min(hangs.interval, timeout)
+            dead = self._group.wait(self._pending, left)
             for worker in dead:
                 self._bury(worker)
             if self._pending and not dead:
+                if hangs is not None:
+                    for worker in hangs.hung(self._pending):
+                        self.end_hung(worker, hangs)
+                    if deadline is None or perf_counter() < deadline:
+                        continue
                 late = sorted(self._pending)
                 rows = [row for worker in late for row in self.parts[worker]]
                 raise CallTimeoutError(f"workers {self._numbers(late)} did not answer in time: envs {rows}")
+
+    def end_hung(self, worker: int, hangs: HangWatch) -> None:
+        """Ends a worker at once, one of whose envs has had its time; its death is told with that."""
+        if worker not in self.dead:
+            hangs.ended += 1
+            self._hung[worker] = hangs.seconds
+            self._workers[worker].kill()
+            self._bury(worker)
+
+    def look_for_dead(self, workers: Iterable[int]) -> None:
+        """Looks whether idle workers have died since they were heard of last."""
+        for worker in workers:
+            if worker not in self.dead and self._ends[worker].is_bereft:
+                self._bury(worker)
 
     def answer(self, worker: int) -> Any:
         """What a worker has answered, or raises what went wrong there.
@@ -206,7 +247,7 @@ class Crew:
             WorkerDiedError: it has died.
         """
         if worker in self.dead:
-            raise self.dead[worker]
+            raise self.dead[worker].again()
         mail = self._mailboxes[worker].take()
         if self._ends[worker].latest != Answer.FAILED:
             return mail
@@ -243,6 +284,79 @@ class Crew:
                 except EOFError:
                     self._bury(worker)
         self._pending.difference_update(concerned)
+
+    # ---------------------------------------------------------------- one worker apart from the others
+
+    def replace(self, worker: int) -> dict[int, list[Any]]:
+        """Starts a process in the place of one that died: worker -> what its envs say of themselves.
+
+        All workers that were one process with it are replaced; those that are not dead yet are about to be.
+
+        Raises:
+            WorkerDiedError: it died too.
+            WorkerStartError: it could not be started, or its envs were not made in time.
+
+        What a maker raises comes through. The workers are dead as before then.
+        """
+        workers = self.same_process(worker)
+        deadline = None if self._start_timeout is None else perf_counter() + self._start_timeout
+        for other in workers:
+            self._bury(other)
+        first = [self.dead[other] for other in workers]
+        mailboxes = [Mailbox.create() for _ in workers]
+        for other, mailbox in zip(workers, mailboxes, strict=True):
+            self._mailboxes[other].close()
+            self._mailboxes[other] = mailbox
+        try:
+            jobs = [self.jobs[other] for other in workers]
+            started = self._kind.start(jobs, mailboxes, self._start_timeout)
+            for other, process in zip(workers, started, strict=True):
+                self._workers[other] = process
+                self._ends[other] = process.wake
+                self._group.replace(other, process.wake)
+                del self.dead[other]
+                self._pending.add(other)  # it is killed if it is let go of now
+            return {other: self._answer_of(other, deadline) for other in workers}
+        except BaseException:
+            self.end(workers)
+            self.dead.update(zip(workers, first, strict=True))
+            raise
+
+    def end(self, workers: Iterable[int]) -> None:
+        """Ends those of some workers at once that are not dead."""
+        for worker in workers:
+            if worker not in self.dead:
+                self._workers[worker].kill()
+                self._bury(worker)
+
+    def ask(self, worker: int, command: Command, mail: Any = None) -> Any:
+        """What one worker answers to a command; none is under way there.
+
+        Args:
+            mail: what goes with it, packed.
+
+        Raises:
+            WorkerDiedError: it has died.
+            WorkerStartError: it took longer than a start may take.
+        """
+        if mail is not None:
+            self.post(worker, mail)
+        self._pending.add(worker)
+        with suppress(BrokenPipeError):
+            if command == Command.ALLOCATE:  # which has both sides count from zero
+                self._ends[worker].signal(command)
+            else:
+                self._ends[worker].wake(command)
+        return self._answer_of(worker, None if self._start_timeout is None else perf_counter() + self._start_timeout)
+
+    def _answer_of(self, worker: int, deadline: float | None) -> Any:
+        try:
+            if self._ends[worker].wait(None if deadline is None else max(0.0, deadline - perf_counter())) is None:
+                raise WorkerStartError(f"the envs {[*self.parts[worker]]} were not made anew within the start timeout")
+        except EOFError:
+            self._bury(worker)
+        self._pending.discard(worker)
+        return self.answer(worker)
 
     def require_open(self) -> None:
         """Refuses use after the end, and in a fork of the process that started the workers."""
@@ -283,12 +397,17 @@ class Crew:
         ended = self._workers[worker]
         if not ended.join(_SECONDS_TO_DIE):
             ended.kill()
-        rows = [row for other in self._same_process(worker) for row in self.parts[other]]
-        self.dead[worker] = WorkerDiedError(worker // self._kind.together, rows, ended.exit_status(_SECONDS_TO_DIE))
+        rows = [row for other in self.same_process(worker) for row in self.parts[other]]
+        number, status, doing = self.number(worker), ended.exit_status(_SECONDS_TO_DIE), self.doing(worker)
+        seconds = self._hung.pop(worker, None)
+        if seconds is None:
+            self.dead[worker] = WorkerDiedError(number, rows, status, doing)
+        else:
+            self.dead[worker] = WorkerTimeoutError(number, rows, status, seconds, doing)
         self._group.remove(worker)
         ended.close()
 
-    def _same_process(self, worker: int) -> range:
+    def same_process(self, worker: int) -> range:
         """The workers that are one process with it, itself included."""
         together = self._kind.together
         first = worker // together * together
@@ -296,11 +415,14 @@ class Crew:
 
     def _are_closed_with(self, worker: int) -> bool:
         """Have it and all that are one process with it closed their envs?"""
-        return all(other in self._closed for other in self._same_process(worker))
+        return all(other in self._closed for other in self.same_process(worker))
+
+    def number(self, worker: int) -> int:
+        """The number under which users know a worker: that of its process, where several are one."""
+        return worker // self._kind.together
 
     def _numbers(self, workers: Iterable[int]) -> list[int]:
-        """The numbers under which users know them: those of their processes, where several are one."""
-        return sorted({worker // self._kind.together for worker in workers})
+        return sorted({*map(self.number, workers)})
 
     def close(self, timeout: float | None, terminate: bool) -> list[Exception]:
         """Ends the workers: each closes its envs first, but for those that do not come to it in time.
@@ -361,6 +483,11 @@ class Crew:
             row = self.parts[worker].start + index
             mark_error(error, row, f"raised by env {row}")
         return error
+
+
+def not_known(worker: int) -> str:
+    """What a worker is doing, where nobody can tell."""
+    return ""
 
 
 def _release(workers: list[Worker], mailboxes: list[Mailbox], pending: set[int]) -> None:

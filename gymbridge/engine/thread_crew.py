@@ -246,7 +246,8 @@ class _Service:
         except Exception as error:
             call.error = error
         except BaseException as error:
-            call.error = self.dead[call.row] = death_of(call.row, error)
+            self.dead[call.row] = death_of(call.row, error)
+            call.error = self.dead[call.row].again()
         row = call.row
         _tell_end(call)
         thread.call = None

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["time_limit"]
+__all__ = ["positive_time_limit", "time_limit"]
 
 _LONGEST = 2e6
 """Seconds, 23 days: the waits of the operating system take little more than these."""
@@ -37,3 +37,21 @@ def time_limit(name: str, seconds: Any) -> float | None:
     if not seconds >= 0:
         raise ValueError(f"{name}: got {seconds}, expected 0 or more seconds")
     return min(float(seconds), _LONGEST)
+
+
+def positive_time_limit(name: str, seconds: Any) -> float | None:
+    """The same of something that takes some time in any case.
+
+    Raises:
+        TypeError: no number.
+        ValueError: 0, or what ``time_limit`` refuses.
+
+    Example:
+        >>> positive_time_limit("step_timeout", 0)
+        Traceback (most recent call last):
+        ValueError: step_timeout: got 0, expected more than 0 seconds
+    """
+    limit = time_limit(name, seconds)
+    if limit == 0:
+        raise ValueError(f"{name}: got {seconds}, expected more than 0 seconds")
+    return limit

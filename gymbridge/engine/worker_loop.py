@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gymbridge.engine.block import Block
-from gymbridge.engine.codes import Op, RowState, Source
+from gymbridge.engine.codes import AtWork, Op, RowState, Source
 from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.gym_host import close_all
 from gymbridge.engine.host import IN_BLOCK, NOTHING, Host, Inputs, RemoteHostOptions, Report
@@ -29,6 +29,8 @@ from gymbridge.engine.workers.channel import Channel
 from gymbridge.engine.workers.registrations import restore_ids
 
 __all__ = ["EnvWorker", "ProcessSide"]
+
+_NOTHING, _CALL = int(AtWork.NOTHING), int(AtWork.CALL)
 
 
 class EnvWorker:
@@ -192,6 +194,7 @@ class _Service:
             report = self._all_failed(ops, error)
         else:
             report = self._host.run(ops, inputs, reset_kwargs)
+        self._block.at_work[0] = _NOTHING
         self._block.done_at[0] = perf_counter()
         in_block = Answer.DONE_WITH_INFOS if report is IN_BLOCK else Answer.DONE
         if (report is NOTHING or report is IN_BLOCK) and not self._objects:
@@ -293,6 +296,7 @@ class _Service:
         self._host = self._options.host(self._envs, block)
         self._inputs = self._options.inputs(self._descriptions, block)
         self._block = block
+        block.at_work[0] = _NOTHING
         self._objects = [
             (section, key, array)
             for section in ("next", "root")
@@ -311,6 +315,7 @@ class _Service:
         errors: dict[int, Any] = {}
         calls: list[Call] = self._mailbox.take()
         for verb, row, arguments in calls:
+            self._block.at_work[0] = _CALL | (row - self._first_row)
             try:
                 result = getattr(self._host, verb)(row - self._first_row, *arguments)
                 if result is not None:
@@ -318,6 +323,7 @@ class _Service:
                 results[row] = result
             except Exception as error:
                 errors[row] = ToldError.of(error)
+        self._block.at_work[0] = _NOTHING
         return results, errors
 
     def _close(self) -> None:

@@ -20,6 +20,7 @@ from gymbridge.envs.rollouts import rollout
 from gymbridge.envs.tensordicts import cloned, entry, leaf_paths, picked_rows, put_entry, with_entries
 from gymbridge.envs.transitions import keep_asleep, put_first, put_next
 from gymbridge.errors import EnvOutputError
+from gymbridge.spaces.naming import kind_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -378,7 +379,7 @@ class EnvBase(EnvSpecs, ABC):
         """The env's output with every done flag, and ``done`` what the other two say."""
         batch_size = self._batch_size if given is None else given.batch_size
         if not isinstance(out, TensorDictBase) or out.batch_size != batch_size:
-            got = f"batch size {[*out.batch_size]}" if isinstance(out, TensorDictBase) else type(out).__name__
+            got = f"batch size {[*out.batch_size]}" if isinstance(out, TensorDictBase) else kind_of(out)
             raise EnvOutputError(
                 f"{type(self).__name__}.{method}: got {got}, expected a TensorDict of batch size {[*batch_size]}"
             )

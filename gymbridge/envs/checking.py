@@ -12,6 +12,7 @@ from gymbridge.envs.done_groups import FLAGS
 from gymbridge.envs.spec_keys import leaf_keys
 from gymbridge.envs.tensordicts import leaf_paths, row_of
 from gymbridge.errors import EnvSpecError
+from gymbridge.spaces.naming import kind_of
 from gymbridge.specs import Composite, StackedComposite
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _any_flag(made: TensorDictBase) -> bool:
 def _raw_faults(env: EnvBase, spec: Composite, made: object) -> list[str]:
     """As the spec's own, but that flags may be missing, or lack their last dim, and states may be there."""
     if not isinstance(made, TensorDictBase):
-        return [f"got {type(made).__name__}, expected a TensorDict"]
+        return [f"got {kind_of(made)}, expected a TensorDict"]
     if made.batch_size != env.batch_size:
         return [f"got batch size {[*made.batch_size]}, expected {[*env.batch_size]}"]
     observed, made = set(leaf_keys(spec)), made.copy()

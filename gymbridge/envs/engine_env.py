@@ -308,6 +308,9 @@ class EngineEnv(OneCallAtATime, EnvBase):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Puts back what :meth:`state_dict` gave; a batch also takes the dict of one env, for all of them.
 
+        Of what a batch gave a part will do, the states of those envs whose worker was replaced, say: the others stay
+        as they are.
+
         Raises:
             KeyError: not what ``state_dict`` gives.
             TypeError: something that is not a dict.
@@ -316,13 +319,20 @@ class EngineEnv(OneCallAtATime, EnvBase):
         rows = range(engine.num_envs)
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"state_dict: got {state_dict!r}, expected a dict")
-        states = [deepcopy(state_dict) for _ in rows]
+        states = {row: deepcopy(state_dict) for row in rows}
         if any(key.startswith("worker") for key in state_dict):
-            missing = [f"worker{row}" for row in rows if f"worker{row}" not in state_dict]
-            if missing or len(state_dict) != engine.num_envs:
-                raise KeyError(f"state_dict: got the keys {[*state_dict]}, expected worker0 to worker{len(rows) - 1}")
-            states = [state_dict[f"worker{row}"] for row in rows]
-        engine.each("load_state", [(state,) for state in states])
+            names = {f"worker{row}": row for row in rows}
+            if unknown := state_dict.keys() - names.keys():
+                raise KeyError(
+                    f"state_dict: got the keys {[*state_dict]}, of which {sorted(unknown)} are none of worker0 to "
+                    f"worker{len(rows) - 1}"
+                )
+            states = {names[name]: state for name, state in state_dict.items()}
+        if len(states) == len(rows):
+            engine.each("load_state", [(states[row],) for row in rows])
+        else:
+            for row, state in states.items():
+                engine.load_state(row, state)
 
     # ---------------------------------------------------------------- copies, devices and the end
 

@@ -20,6 +20,7 @@ from gymbridge.engine.host import NOTHING, Engine, Report
 from gymbridge.envs.done_groups import DoneGroups
 from gymbridge.envs.env_specs import EnvSpecs, SpecPlan, fake_tensordict, shown_leaves
 from gymbridge.envs.inputs import NestedKey, require_showable
+from gymbridge.envs.restart_marks import RestartMarks, may_restart
 from gymbridge.envs.tensordicts import entry, row_of
 from gymbridge.envs.transitions import keep_asleep, put_first, put_next
 from gymbridge.specs import Composite, TensorSpec
@@ -59,6 +60,7 @@ class EngineFace(ABC):
         self.batch_size = batch_size
         self._device = device
         self.partial: TensorDictBase | None = None
+        self._marks = RestartMarks(batch_size, device) if may_restart(engine) else None
         self._block = engine.block
         num_rows = engine.num_envs
         self._reset_all = bytes([Op.RESET]) * num_rows
@@ -105,7 +107,10 @@ class EngineFace(ABC):
             self._require_observations(tensordict, ops)
         report = self._round(ops, self._reset_inputs(tensordict, mask), reset_kwargs)
         try:
-            first = self._root_of(tensordict, self._untouched(idle, report), report)
+            untouched = self._untouched(idle, report)
+            first = self._root_of(tensordict, untouched, report)
+            if self._marks is not None:
+                self._marks.put(first, (), tensordict, untouched)
         except BaseException as error:  # an interrupt or no memory: the caller does not see what the envs did
             self._not_shown(ops, report, error)
             raise
@@ -121,7 +126,10 @@ class EngineFace(ABC):
             self._require_own(tensordict)
         report = self._run(tensordict, mask, ops)
         try:
-            following = self._next_of(tensordict, self._untouched(idle, report), report)
+            untouched = self._untouched(idle, report)
+            following = self._next_of(tensordict, untouched, report)
+            if self._marks is not None:
+                self._marks.put(following, report.lost, tensordict, untouched)
         except BaseException as error:
             self._not_shown(ops, report, error)
             raise
@@ -144,6 +152,9 @@ class EngineFace(ABC):
                 untouched = self._untouched(idle, report)
                 following = self._next_of(tensordict, untouched, report)
                 root = self._root_of(tensordict, untouched, report, following)
+                if self._marks is not None:
+                    self._marks.put(following, report.lost, tensordict, untouched)
+                    self._marks.put(root, (), tensordict, untouched)
         except BaseException as error:
             self._not_shown(ops, report, error)
             raise
@@ -154,14 +165,21 @@ class EngineFace(ABC):
     def _step_and_root(self, tensordict: TensorDictBase, report: Report) -> tuple[TensorDictBase, TensorDictBase]:
         """What stands under ``"next"`` after a step of all rows, none of which raised, and the root after it."""
         following = self._next_of(tensordict, None, report)
-        return following, self._root_of(tensordict, None, report, following)
+        root = self._root_of(tensordict, None, report, following)
+        if self._marks is not None:
+            self._marks.put(following, report.lost)
+            self._marks.put(root)
+        return following, root
 
     def step_or_reset(self, tensordict: TensorDictBase, resets: torch.Tensor) -> TensorDictBase:
         """Resets the rows that ``resets`` picks and steps the others, in one round: what each row shows then."""
         ops = np.where(resets.numpy().ravel(), np.uint8(Op.RESET), np.uint8(Op.STEP)).tobytes()
         report = self._run(tensordict, None, ops)
         try:
-            shown = self._latest_of(tensordict, self._untouched(None, report), report)
+            untouched = self._untouched(None, report)
+            shown = self._latest_of(tensordict, untouched, report)
+            if self._marks is not None:
+                self._marks.put(shown, report.lost, tensordict, untouched)
         except BaseException as error:
             self._not_shown(ops, report, error)
             raise
@@ -181,11 +199,16 @@ class EngineFace(ABC):
     def after_reset(self, tensordict: TensorDictBase | None, report: Report) -> TensorDictBase:
         """What all rows' resets gave, in what they were given."""
         first = self._root_of(tensordict, None, report)
+        if self._marks is not None:
+            self._marks.put(first)
         return first if tensordict is None else put_first(tensordict, first, self.groups.mask_keys("_reset"))
 
     def after_step(self, tensordict: TensorDictBase, report: Report) -> TensorDictBase:
         """What all rows' steps gave, put into what they were given."""
-        return put_next(tensordict, self._next_of(tensordict, None, report), self.groups.nested)
+        following = self._next_of(tensordict, None, report)
+        if self._marks is not None:
+            self._marks.put(following, report.lost)
+        return put_next(tensordict, following, self.groups.nested)
 
     def after_step_and_maybe_reset(
         self, tensordict: TensorDictBase, report: Report

@@ -396,7 +396,9 @@ def difference(envs: Sequence[EnvSpecs]) -> str | None:
                 found.append(f"env {row} has dynamic specs, {'.'.join(key)} has shape {[*shape]}")
             elif first.get(key) != (shape, dtype):
                 got = f"{'.'.join(key)} of shape {[*shape]} and {dtype}"
-                found.append(f"env {row} has {got}, env 0 has {first.get(key, 'none')}")
+                other = first.get(key)
+                expected = "none" if other is None else f"one of shape {[*other[0]]} and {other[1]}"
+                found.append(f"env {row} has {got}, env 0 has {expected}")
         if missing := [".".join(key) for key in first if key not in own]:
             found.append(f"env {row} lacks {missing}, which env 0 has")
         if found:

@@ -27,6 +27,7 @@ from gymbridge.envs.done_groups import FLAGS
 from gymbridge.envs.engine_face import EngineFace, Rows
 from gymbridge.envs.info_specs import entries_alone, info_leaves
 from gymbridge.envs.object_entries import ObjectEntries
+from gymbridge.envs.restart_marks import with_mark
 from gymbridge.envs.selection import ALL_KEYS, Selection
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordicts import Assembler, entry
@@ -107,8 +108,10 @@ class GymFace(EngineFace):
         self._non_blocking = non_blocking
         self._move = move_to(device or torch.device("cpu"), non_blocking=non_blocking)
         specs = batched_specs(env.observation_space, env.action_space, batch_size, device, options, selection)
-        self._take_specs(specs)
         observations = specs["observation"]
+        if self._marks is not None:
+            specs["observation"] = with_mark(observations)
+        self._take_specs(specs)
         self._action_leaves = TensorDictActionLeaves(
             env.action_space, specs["action"]["action"], batch_size, options.categorical_action_encoding
         )
@@ -134,7 +137,8 @@ class GymFace(EngineFace):
         self._moves = device is not None and device.type != "cpu"
         self._reward_dtype = options.reward_dtype if options.reward_dtype is torch.bfloat16 else None
         self._latest = [np.empty_like(array) for array in self._next]
-        self._overlaps = getattr(engine, "overlaps", False) and not (self._objects or self._reward_dtype)
+        plain = not (self._objects or self._reward_dtype or self._marks)
+        self._overlaps = getattr(engine, "overlaps", False) and plain
         self._blank: _Blank | None = None
 
     def on(self, device: torch.device) -> GymFace:

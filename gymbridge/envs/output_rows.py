@@ -15,6 +15,7 @@ from gymbridge.envs.inputs import fits
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordicts import Assembler, flattened
 from gymbridge.errors import EnvOutputError
+from gymbridge.spaces.naming import kind_of
 from gymbridge.specs import TensorSpec
 
 __all__ = ["OneOfRows", "OutputReader", "OutputRow", "OutputRows", "RowLayout"]
@@ -236,7 +237,7 @@ class OutputReader:
             EnvOutputError: no TensorDict, another batch size, a leaf that is missing or has another shape or dtype.
         """
         if not isinstance(made, TensorDictBase):
-            raise EnvOutputError(f"got {type(made).__name__}, expected a TensorDict")
+            raise EnvOutputError(f"got {kind_of(made)}, expected a TensorDict")
         keys, values = flattened(made)
         layout = self._layouts.get(keys)
         if layout is None:

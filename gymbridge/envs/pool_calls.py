@@ -12,7 +12,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
 from gymbridge.engine.claims import Claims
-from gymbridge.engine.codes import Op
+from gymbridge.engine.codes import CALLS, Op
 from gymbridge.engine.failures import raise_env_error
 from gymbridge.engine.time_limits import time_limit
 from gymbridge.envs.pool_faces import PoolFace, RowFailed, Work
@@ -22,8 +22,6 @@ from gymbridge.envs.tensordicts import entry, put
 from gymbridge.errors import CallTimeoutError
 
 __all__ = ["PoolCalls", "Wanted"]
-
-_NAMES = {Op.RESET: "reset", Op.STEP: "step", Op.STEP_MAYBE_RESET: "step_and_maybe_reset"}
 
 
 class Wanted(NamedTuple):
@@ -101,7 +99,7 @@ class PoolCalls:
         self._stats = stats
         self._claims = face.engine._rows.held
         """Of the rows that were sent work and not received: the engine refuses calls of all rows meanwhile."""
-        self._works: dict[Op, dict[int, Work]] = {op: {} for op in _NAMES}
+        self._works: dict[Op, dict[int, Work]] = {op: {} for op in CALLS}
         self._lanes: dict[int, Work] = {}
         self._received_lanes = Claims()
         """Of the lanes that a thread receives."""
@@ -169,24 +167,25 @@ class PoolCalls:
         busy = self._claims.claim(rows, claim)
         if busy:
             raise RuntimeError(
-                f"async_{_NAMES[op]}_send: envs {busy} have work under way, or results that were not received"
+                f"async_{CALLS[op]}_send: envs {busy} have work under way, or results that were not received: receive "
+                f"these first"
             )
 
     def _taken_over(self, op: Op, rows: Sequence[int], tensordict: TensorDictBase | None) -> TensorDictBase | None:
         if op != Op.RESET:
             if tensordict is None:
-                raise TypeError(f"async_{_NAMES[op]}_send: got None, expected a TensorDict with the action")
+                raise TypeError(f"async_{CALLS[op]}_send: got None, expected a TensorDict with the action")
             following = entry(tensordict, "next")
             if following is not None and not isinstance(following, TensorDictBase):
                 kind = type(following).__name__
-                raise TypeError(f"async_{_NAMES[op]}_send: got a {kind} at 'next', expected a TensorDict or nothing")
+                raise TypeError(f"async_{CALLS[op]}_send: got a {kind} at 'next', expected a TensorDict or nothing")
             self._face.require_steppable(rows)
         if tensordict is None:
             return None
         for name in ("_reset", "_step"):
             if entry(tensordict, name) is not None:
                 raise ValueError(
-                    f"async_{_NAMES[op]}_send: got a mask at {name!r}, expected none: env_index picks the envs"
+                    f"async_{CALLS[op]}_send: got a mask at {name!r}, expected none: env_index picks the envs"
                 )
         return taken_over(tensordict, () if op == Op.RESET else self._inputs, ("env_index",))
 
@@ -203,7 +202,7 @@ class PoolCalls:
         """
         begun = perf_counter()
         self._require_under_way(op, wanted)
-        rows = self._waited(self._waits(f"async_{_NAMES[op]}_recv", self._works[op], wanted))
+        rows = self._waited(self._waits(f"async_{CALLS[op]}_recv", self._works[op], wanted))
         return self._results(op, rows, wanted, begun)
 
     def receive_any(self, wanted: Wanted, into: list[tuple[Op, Any]]) -> None:
@@ -237,7 +236,7 @@ class PoolCalls:
         """The same, awaited."""
         begun = perf_counter()
         self._require_under_way(op, wanted)
-        waits = self._waits(f"async_{_NAMES[op]}_recv", self._works[op], wanted)
+        waits = self._waits(f"async_{CALLS[op]}_recv", self._works[op], wanted)
         try:
             following = next(waits)
             while True:
@@ -250,9 +249,18 @@ class PoolCalls:
         under_way = len(self._works[op])
         if wanted.min_get > under_way:
             raise RuntimeError(
-                f"async_{_NAMES[op]}_recv: got min_get={wanted.min_get}, expected at most {under_way}, the envs with "
-                f"such work under way"
+                f"async_{CALLS[op]}_recv: got min_get={wanted.min_get}, expected at most {under_way}, the envs that "
+                f"were sent a {CALLS[op]}{self._told_of_others(op)}"
             )
+
+    def _told_of_others(self, op: Op) -> str:
+        """What is under way besides that a receive of this work does not see."""
+        others = [
+            f"envs {sorted(works)} a {CALLS[other]}" for other, works in self._works.items() if works and other != op
+        ]
+        if self._lanes:
+            others.append(f"envs {sorted(self._lanes)} work in lanes, which are received with env_index")
+        return f"; others were sent other work: {', '.join(others)}" if others else ""
 
     def _waits(
         self, call: str, works: dict[int, Work], wanted: Wanted
@@ -308,12 +316,12 @@ class PoolCalls:
         claim = object()
         try:
             if self._received_lanes.claim([row], claim):
-                raise RuntimeError(f"async_{_NAMES[op]}_recv: env {row} is being received already, in another thread")
+                raise RuntimeError(f"async_{CALLS[op]}_recv: env {row} is being received already, in another thread")
             work = self._lanes.get(row)
             if work is None or work.op != op:
-                under_way = "nothing" if work is None else f"a {_NAMES[work.op]}"
+                under_way = "nothing" if work is None else f"a {CALLS[work.op]}"
                 raise RuntimeError(
-                    f"async_{_NAMES[op]}_recv: env {row} has {under_way} under way in its lane, expected a {_NAMES[op]}"
+                    f"async_{CALLS[op]}_recv: env {row} has {under_way} under way in its lane, expected a {CALLS[op]}"
                 )
             yield
         finally:

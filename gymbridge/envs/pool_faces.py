@@ -20,6 +20,7 @@ from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.host import Report
 from gymbridge.engine.layout import Layout
 from gymbridge.engine.pool_rows import PoolRows
+from gymbridge.engine.restarts import Restarts
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.gym_face import GymFace
 from gymbridge.envs.gym_rows_face import GymRowsFace
@@ -44,6 +45,7 @@ class SubmittingEngine(Protocol):
     num_envs: int
     descriptions: list[Any]
     block: Block
+    restarts: Restarts
     _rows: PoolRows
 
     def submit(
@@ -111,10 +113,11 @@ class _Rows:
 
     unsettled = False
 
-    def __init__(self, descriptions: Sequence[Any], block: Block):
+    def __init__(self, descriptions: Sequence[Any], block: Block, restarts: Restarts):
         self.num_envs = len(descriptions)
         self.descriptions = [*descriptions]
         self.block = block
+        self.restarts = restarts
 
 
 class PoolFace(ABC, Generic[Face, Part]):
@@ -287,11 +290,11 @@ class GymPoolFace(PoolFace[GymFace, GymRowsFace]):
     """A pool of gymnasium envs of one kind."""
 
     def _face_of_batch(self, num_rows: int) -> GymRowsFace:
-        rows = _Rows(self._engine.descriptions[:num_rows], self._block.rows(0, num_rows))
+        rows = _Rows(self._engine.descriptions[:num_rows], self._block.rows(0, num_rows), self._engine.restarts)
         return GymRowsFace(self._whole, rows, torch.Size([num_rows]))
 
     def _face_of_lane(self, row: int) -> GymRowsFace:
-        rows = _Rows([self._engine.descriptions[row]], self._block.rows(row, row + 1))
+        rows = _Rows([self._engine.descriptions[row]], self._block.rows(row, row + 1), self._engine.restarts)
         return GymRowsFace(self._whole, rows, torch.Size())
 
     def submit(
@@ -349,6 +352,8 @@ class _Part(NamedTuple):
 
     outputs: OutputRows
     position: int
+    is_lost: bool = False
+    """It was no step: the row's worker was replaced."""
 
     def output(self) -> OutputRow:
         return self.outputs[self.position]
@@ -370,11 +375,12 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace, RemoteTensorDictFace]):
 
     def _face_of_batch(self, num_rows: int) -> RemoteTensorDictFace:
         # they are alike, and what follows from one object is worked out once
-        return self._whole.over(_Rows([self._engine.descriptions[0]] * num_rows, self._gathered.rows(0, num_rows)))
+        descriptions = [self._engine.descriptions[0]] * num_rows
+        return self._whole.over(_Rows(descriptions, self._gathered.rows(0, num_rows), self._engine.restarts))
 
     def _face_of_lane(self, row: int) -> RemoteTensorDictFace:
         description = self._engine.descriptions[row]
-        return self._whole.over(_Rows([description], Block(Layout.of([description]))))
+        return self._whole.over(_Rows([description], Block(Layout.of([description])), self._engine.restarts))
 
     def submit(
         self,
@@ -472,7 +478,10 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace, RemoteTensorDictFace]):
             self._outcomes[rows[position]] = _Outcome(None, None, done_at[position], told.errors[position])
             return rows[position]
         steps = [works[row].op != Op.RESET and row not in self._steps for row in rows]
-        report = face._received(bytes(Op.STEP if is_step else Op.RESET for is_step in steps), told)
+        ops = bytes(Op.STEP if is_step else Op.RESET for is_step in steps)
+        report = face._received(
+            ops, told, lambda position: self._whole.root_of(rows[position], works[rows[position]].row())
+        )
         ended = {*report.steps.ended()} if any(steps) else ()
         for position, row in enumerate(rows):
             if not steps[position]:
@@ -480,7 +489,7 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace, RemoteTensorDictFace]):
                     self._steps.pop(row, None), _Part(report.resets, position), done_at[position]
                 )
                 continue
-            part = _Part(report.steps, position)
+            part = _Part(report.steps, position, position in report.lost)
             if position in ended and works[row].op == Op.STEP_MAYBE_RESET:
                 self._begin_reset(row, works[row], part, lane=lane)
             else:
@@ -525,6 +534,7 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace, RemoteTensorDictFace]):
         report = Report()
         report.steps = _joined([own.step for own in outcomes])
         report.resets = _joined([own.reset for own in outcomes])
+        report.lost = {position for position, own in enumerate(outcomes) if own.step is not None and own.step.is_lost}
         self._whole.remember_rows(rows, report)
         return _after(face, op, tensordict, report)
 
@@ -562,7 +572,9 @@ def _joined(parts: Sequence[_Part | None]) -> OutputRows:
     """What rows gave, in this order; as it was given together, where they were heard of so."""
     first = parts[0]
     together = None if first is None or len(first.outputs) != len(parts) else first.outputs
-    if together is not None and all(part == (together, position) for position, part in enumerate(parts)):
+    if together is not None and all(
+        part is not None and part[:2] == (together, position) for position, part in enumerate(parts)
+    ):
         return together
     outputs = OutputRows()
     for position, part in enumerate(parts):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from gymbridge.envs.placed_leaves import EnvPlaces, tensors_of
 from gymbridge.envs.remote_host import RemoteEnvDescription, SentOutputs
 from gymbridge.envs.remote_inputs import GivenColumns, GivenRows, RoundInputs
 from gymbridge.envs.selection import ALL_KEYS, Selection
+from gymbridge.envs.spec_keys import leaf_keys
 from gymbridge.envs.tensordict_face import TensorDictFace
 from gymbridge.envs.tensordicts import Assembler, cloned
 from gymbridge.envs.transitions import root_to_reset
@@ -103,10 +104,14 @@ class RemoteTensorDictFace(TensorDictFace):
             tensordict: what the step was given.
             step: what it gave.
         """
-        assert tensordict is not None
         plan = self._envs[row]._spec_plan
-        root = self._for_env(row, tensordict).exclude("next", *plan.groups.mask_keys("_step"))
-        return root_to_reset(root, step.completed(), plan.next_root, plan.groups, None)
+        return root_to_reset(self.root_of(row, tensordict), step.completed(), plan.next_root, plan.groups, None)
+
+    def root_of(self, row: int, tensordict: TensorDictBase | None) -> TensorDictBase:
+        """What the caller has of a row, of a TensorDict of its own ``[*B]``, which was given to a step."""
+        assert tensordict is not None
+        masks = self._envs[row]._spec_plan.groups.mask_keys("_step")
+        return self._for_env(row, tensordict).exclude("next", *masks)
 
     def remember_rows(self, rows: Sequence[int], report: Report) -> None:
         """Takes down what rows show now, that were run apart from the others.
@@ -166,7 +171,7 @@ class RemoteTensorDictFace(TensorDictFace):
             self._distrust(row for row, op in enumerate(ops) if op)
             raise
         try:
-            report = self._received(step_ops, told)
+            report = self._received(step_ops, told, inputs.root)
             if step_ops != ops and (ended := report.steps.ended()):
                 self._reset_ended(ended, inputs, report)
         except BaseException:  # an interrupt: the caller will not see what the rows did
@@ -236,7 +241,7 @@ class RemoteTensorDictFace(TensorDictFace):
             ops[row] = Op.RESET
             rows[row], masks[row] = own
         sent = GivenRows(rows, masks if any(mask is not None for mask in masks) else None, True)
-        told = self._received(bytes(ops), self.engine.run(bytes(ops), RoundInputs(sent), None))
+        told = self._received(bytes(ops), self.engine.run(bytes(ops), RoundInputs(sent), None), None)
         for row, output in told.resets.items():
             report.resets[row] = output
         report.errors.update(told.errors)
@@ -250,7 +255,12 @@ class RemoteTensorDictFace(TensorDictFace):
         mask = None if inputs.masks is None else inputs.masks[row]
         return root_to_reset(inputs.root(row), step.completed(), plan.next_root, plan.groups, mask)
 
-    def _received(self, ops: bytes, told: Report) -> Report:
+    def _received(self, ops: bytes, told: Report, root: Callable[[int], TensorDictBase] | None) -> Report:
+        """The report of a round with what the rows gave, in the form that the face takes.
+
+        Args:
+            root: row -> what the caller has of it, where it steps.
+        """
         report = Report()
         report.errors = dict(told.errors)
         if told is NOTHING and self.is_dense and ops in self._whole_rounds:  # by far the most common round
@@ -261,11 +271,40 @@ class RemoteTensorDictFace(TensorDictFace):
                 report.steps, report.resets = OutputRows(), outputs.root.all_rows()
             return report
         self._distrust(row for row, error in told.errors.items() if isinstance(error, WorkerDiedError))
-        steps = [row for row, op in enumerate(ops) if op == Op.STEP and row not in told.errors]
+        self._distrust(told.lost)
+        unseen = told.errors.keys() | told.lost
+        steps = [row for row, op in enumerate(ops) if op == Op.STEP and row not in unseen]
         resets = [row for row, op in enumerate(ops) if op == Op.RESET and row not in told.errors]
         report.steps = self._rows(steps, told.steps, self._step_sections)
         report.resets = self._rows(resets, told.resets, self._reset_sections)
+        if told.lost:
+            assert root is not None
+            report.lost = {*told.lost}
+            report.steps = self._with_lost(report.steps, {row: self._lost_step(row, root(row)) for row in told.lost})
         return report
+
+    def _with_lost(self, steps: OutputRows, lost: Mapping[int, OutputRow]) -> OutputRows:
+        """What rows gave, with those that were lost, in the order of their numbers."""
+        outputs = OutputRows()
+        for row in sorted({*steps, *lost}):
+            outputs[row] = lost[row] if row in lost else steps[row]
+        return outputs
+
+    def _lost_step(self, row: int, root: TensorDictBase) -> OutputRow:
+        """What a step shows that reached no env, since its worker was replaced: the root, truncated.
+
+        Args:
+            root: what the caller has of the row; what is not there is zero.
+        """
+        env, reader = self._envs[row], self._step_sections[row].reader
+        rewards = {*leaf_keys(env.full_reward_spec)}
+        values = []
+        for key, leaf in reader.leaves.items():
+            own = None if key in rewards or leaf.is_flag else root.get(key, None)
+            values.append(leaf.spec.zero() if own is None else cloned(own))
+            if leaf.is_flag:
+                values[-1].fill_(key[-1] != "terminated")
+        return OutputRow(reader.layout_of(tuple(reader.leaves)), values, True)
 
     def _rows(self, rows: Sequence[int], sent: Mapping[int, SentOutputs], sections: Sequence[_Section]) -> OutputRows:
         """What these rows gave: what is in the block, and what was sent beside it."""
@@ -321,7 +360,7 @@ class _Section:
 
     def __init__(self, reader: OutputReader, columns: Mapping[Key, torch.Tensor], *, copies: bool):
         self.copies = copies
-        self._reader = reader
+        self.reader = reader
         self._keys = tuple(columns)
         self._in_block = [*columns.values()]
         self._layout = reader.layout_of(self._keys)
@@ -338,7 +377,7 @@ class _Section:
         """
         own: dict[Key, Any] = dict(zip(self._keys, (column[row].clone() for column in self._in_block), strict=True))
         own |= zip(keys, values, strict=True)
-        return OutputRow(self._reader.layout_of(tuple(own)), [*own.values()], True)
+        return OutputRow(self.reader.layout_of(tuple(own)), [*own.values()], True)
 
     def all_rows(self) -> OutputRows:
         """What all rows gave, where nothing was sent."""
@@ -349,7 +388,7 @@ class _Section:
         own = dict(zip(self._keys, self._columns(), strict=True))
         own.update(zip(keys, columns, strict=True))
         kept = [column.clone() for column in columns]
-        layout = self._reader.layout_of(tuple(own))
+        layout = self.reader.layout_of(tuple(own))
         latest = dict(zip(self._keys, self._in_block, strict=True)) | dict(zip(keys, kept, strict=True))
         return OutputRows(layout, [*own.values()], _LatestRows(layout.assemble, [*latest.values()]))
 

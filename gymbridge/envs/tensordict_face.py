@@ -27,6 +27,7 @@ from gymbridge.envs.env_specs import (
 )
 from gymbridge.envs.inputs import name_env, require_showable
 from gymbridge.envs.output_rows import OneOfRows, OutputRow, OutputRows, RowLayout
+from gymbridge.envs.restart_marks import with_mark
 from gymbridge.envs.selection import ALL_KEYS, Selection
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordict_host import RowInputs, TensorDictEnvDescription
@@ -148,6 +149,8 @@ class TensorDictFace(EngineFace):
 
     def _chosen_spec(self, spec: Composite, kind: str) -> Composite:
         chosen = self._selection.of(spec) if kind in ("observation", "reward") else spec
+        if kind == "observation" and self._marks is not None:
+            chosen = with_mark(chosen)
         return chosen if self._device is None else chosen.to(self._device)
 
     def _shown_plan(self, env: EnvSpecs) -> SpecPlan:

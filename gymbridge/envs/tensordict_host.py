@@ -11,7 +11,7 @@ from gymnasium.error import ResetNeeded
 from tensordict import TensorDictBase
 
 from gymbridge.engine.block import Block
-from gymbridge.engine.codes import Op, RowState, Source
+from gymbridge.engine.codes import AtWork, Op, RowState, Source
 from gymbridge.engine.dispatch import FollowsPaths
 from gymbridge.engine.env_state import without_locks
 from gymbridge.engine.failures import fail_rows, unmarked
@@ -26,6 +26,8 @@ from gymbridge.envs.transitions import root_to_reset
 from gymbridge.errors import EnvOutputError
 
 __all__ = ["HonouredMasks", "RowInputs", "TensorDictEnvDescription", "TensorDictHost", "TensorDictHostOptions"]
+
+_AT_RESET = int(AtWork.RESET)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class TensorDictHost(FollowsPaths):
     def __init__(self, envs: Sequence[EnvBase], options: TensorDictHostOptions, block: Block):
         self.envs = envs
         self._refuses_gradients = not options.gradients
-        self._state, self._source = block.state, block.source
+        self._state, self._source, self._at_work = block.state, block.source, block.at_work
         self._state[:] = bytes([RowState.NEW]) * len(envs)
         self._source[:] = bytes([Source.ROOT]) * len(envs)
         alike = first_alike(envs)
@@ -185,7 +187,9 @@ class TensorDictHost(FollowsPaths):
     def _whole_step(self, inputs: RowInputs, report: Report) -> OutputRows:
         """Steps all envs, whose outputs are checked together, or each by itself where that cannot be."""
         made: list[Any] = []
+        at_work = self._at_work
         for row, (env, given) in enumerate(zip(self.envs, inputs.given, strict=True)):
+            at_work[0] = row
             try:
                 out = env._step(given)  # type: ignore[arg-type]
                 if out is given:
@@ -234,6 +238,7 @@ class TensorDictHost(FollowsPaths):
 
     def _step(self, row: int, given: Any, mask: torch.Tensor | None) -> OutputRow:
         env = self.envs[row]
+        self._at_work[0] = row
         if not self._plain[row]:
             return self._taken(row, env._next(given, mask))
         out = env._step(given)
@@ -251,6 +256,7 @@ class TensorDictHost(FollowsPaths):
     def _reset(
         self, row: int, given: TensorDictBase | None, mask: torch.Tensor | None, kwargs: Mapping[str, Any]
     ) -> OutputRow:
+        self._at_work[0] = _AT_RESET | row
         return self._first_taken(row, self.envs[row]._first(given, mask, dict(kwargs)))
 
     def _first_taken(self, row: int, made: object) -> OutputRow:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import singledispatch
+from inspect import iscoroutine
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "SpaceTree",
     "action_tree",
     "dict_items",
+    "kind_of",
     "no_translation",
     "observation_tree",
     "outline",
@@ -159,8 +161,17 @@ class _TupleNode(_GroupNode):
         return tuple(node.unflatten(values) for _, node in self.items)
 
 
+def kind_of(value: object) -> str:
+    """The type's name of what an env gave; what to do about a coroutine."""
+    if iscoroutine(value):
+        return "a coroutine, which only AsyncEnvPool(..., backend='asyncio') awaits"
+    return type(value).__name__
+
+
 def outline(sample: Any) -> str:
-    """A sample in few words: keys and lengths rather than values."""
+    """A sample in few words: keys and lengths rather than values; what to do about a coroutine."""
+    if iscoroutine(sample):
+        return kind_of(sample)
     if isinstance(sample, dict):
         return f"a dict with keys {list(sample)}"
     if isinstance(sample, (tuple, list)):

@@ -17,6 +17,8 @@ from gymbridge.engine.calls import exclusive
 from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.engine.makers import as_env_fns
 from gymbridge.engine.parallel import ParallelEngine, usable_cores
+from gymbridge.engine.restarts import OnWorkerFailure, RestartLimit, restart_limit
+from gymbridge.engine.time_limits import positive_time_limit
 from gymbridge.engine.workers import StartMethod
 from gymbridge.errors import CallTimeoutError
 from gymbridge.vector.engine_vector_env import ActType, EngineVectorEnv, ObservationMode, ObsType
@@ -59,7 +61,12 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
             dtype, float32 unless told.
         worker_affinity: the cores of each worker, a sequence with one entry a worker or a function of its number.
         start_timeout: seconds until all envs are made.
+        step_timeout: seconds that a step or a reset of one env may take; its worker is ended then. None for no limit.
         shutdown_timeout: seconds that ``close`` gives the workers unless it is told otherwise.
+        on_worker_failure: ``"raise"``, or ``"restart"`` to replace a worker that has died: its envs are made anew,
+            and their episodes end with the latest observation, a reward of zero and ``truncated``, of which
+            ``infos["worker_restarted"]`` tells.
+        max_restarts: so many in so many seconds, after which the death is raised.
 
     Raises:
         RuntimeError: spaces that do not fit together; the message names the env.
@@ -100,7 +107,10 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
         reward_dtype: Any = None,
         worker_affinity: Sequence[Iterable[int]] | Callable[[int], Iterable[int]] | None = None,
         start_timeout: float | None = 60.0,
+        step_timeout: float | None = None,
         shutdown_timeout: float | None = 10.0,
+        on_worker_failure: OnWorkerFailure = "raise",
+        max_restarts: RestartLimit = (10, 60.0),
     ):
         self.closed = True  # nothing to close yet: some versions of gymnasium close in __del__
         self._pending = AsyncState.DEFAULT
@@ -111,6 +121,8 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
         self.daemon = daemon
         self.max_concurrency = max_concurrency
         method = _start_method(context)
+        limit = restart_limit(on_worker_failure, max_restarts)
+        step_timeout = positive_time_limit("step_timeout", step_timeout)
         num_workers = _number_of_workers(num_workers, max_concurrency, len(as_env_fns(env_fns)))
         super().__init__(
             lambda options: ParallelEngine(
@@ -123,6 +135,8 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
                 worker_affinity=worker_affinity,
                 start_timeout=start_timeout,
                 shutdown_timeout=shutdown_timeout,
+                step_timeout=step_timeout,
+                max_restarts=limit,
             ),
             copy=copy,
             observation_mode=observation_mode,
@@ -144,6 +158,22 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
     def num_workers(self) -> int:
         """Number of worker processes."""
         return self._engine.num_workers
+
+    def stats(self) -> dict[str, Any]:
+        """What the vector env has counted.
+
+        Returns:
+            ``"workers"``, a dict: ``restarts``, how often a worker was replaced, ``restarts_of``, the same for each
+            worker that was, and ``timeouts``, how many were ended since an env took too long.
+
+        Example:
+            >>> import gymnasium as gym
+            >>> envs = AsyncVectorEnv([lambda: gym.make("CartPole-v1")], on_worker_failure="restart")
+            >>> envs.stats()
+            {'workers': {'restarts': 0, 'restarts_of': {}, 'timeouts': 0}}
+            >>> envs.close()
+        """
+        return {"workers": self._engine.stats()}
 
     # ---------------------------------------------------------------- what is pending
 

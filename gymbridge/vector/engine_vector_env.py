@@ -25,6 +25,7 @@ from gymbridge.engine.conform import snapshot_of_object
 from gymbridge.engine.failures import fail_rows, raise_env_error
 from gymbridge.engine.gym_host import GymEnvDescription, GymHostOptions
 from gymbridge.engine.host import NOTHING, Engine, Report
+from gymbridge.engine.lost_rows import RESTARTED
 from gymbridge.engine.reader import BlockReader
 from gymbridge.spaces.naming import SpaceLeaf, SpaceTree, action_tree, observation_tree
 from gymbridge.vector.actions import ActionLeaves
@@ -268,6 +269,9 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
                 *self._output.outcome(self._reward, self._terminated, self._truncated),
                 infos,
             )
+            if report.lost:
+                infos[RESTARTED] = self._reader.picked(report.lost)
+                infos[f"_{RESTARTED}"] = self._reader.picked(report.lost)
         except BaseException:  # an interrupt or no memory: the caller does not see what the envs did
             fail_rows(self._state, ops)
             raise
@@ -287,7 +291,7 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
         """Hands the result out, or keeps it and raises what an env raised."""
         if not report.errors:
             return result
-        result[-1]["_failed"] = self._reader.failed(report)
+        result[-1]["_failed"] = self._reader.picked(report.errors)
         self._partial = result
         raise_env_error(report.errors)
 

@@ -312,7 +312,9 @@ class PoolVectorEnv(OneCallAtATime):
     def _require_none_pending(self, call: str, pending: Collection[int]) -> None:
         if pending:
             raise AlreadyPendingCallError(
-                f"{call}: envs {sorted(pending)} have work under way, or results that were not received", call
+                f"{call}: envs {sorted(pending)} have work under way, or results that were not received: recv "
+                f"them first",
+                call,
             )
 
     def _rows(self, call: str, env_id: EnvIds | None, *, receives: bool) -> Ids:

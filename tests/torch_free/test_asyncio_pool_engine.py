@@ -360,7 +360,7 @@ def test_a_busy_env_is_refused_by_name_and_the_others_have_not_begun(pool: Pool)
         with pytest.raises(RuntimeError, match=r"envs \[1\] have work under way"):
             refused()
     for name, call in {
-        "run": lambda: pool.run(bytes([RESET] * 3), None),
+        "reset": lambda: pool.run(bytes([RESET] * 3), None),
         "attribute": lambda: pool.attribute(0, "index"),
     }.items():
         with pytest.raises(RuntimeError, match=rf"{name}: refused while envs \[1\]"):
@@ -757,7 +757,7 @@ def test_an_interrupt_anywhere_fails_the_rows_at_most(call: str, is_plain: bool)
     calls: dict[str, Callable[[], object]] = {
         "submit": lambda: step(pool, [0, 1]),
         "take": lambda: taken(pool, [0, 1]),
-        "run": lambda: pool.run(bytes([STEP] * 2), [np.zeros(2, np.int64)]),
+        "reset": lambda: pool.run(bytes([STEP] * 2), [np.zeros(2, np.int64)]),
         "each": lambda: pool.each("attribute", [("index",)] * 2),
     }
     number = 0

@@ -170,6 +170,17 @@ class WakeEnd:
         """Whether a byte is there, or the other side gone, now or within ``timeout`` seconds; takes nothing."""
         return bool(self._poll.poll(milliseconds(timeout)))
 
+    @property
+    def is_bereft(self) -> bool:
+        """Whether the other side is known to be dead, whatever it has sent before."""
+        found = dict(self._poll.poll(0))
+        return self._sentinel in found or bool(found.get(self._read, 0) & ~_READABLE)
+
+    @property
+    def has_byte(self) -> bool:
+        """Whether a byte is there, which the other side may have sent before it died."""
+        return bool(dict(self._poll.poll(0)).get(self._read, 0) & _READABLE)
+
     def take_ready(self, *, is_certain: bool = False) -> int:
         """The byte that is there, as :meth:`is_ready` has found.
 
@@ -428,6 +439,26 @@ class ReadyEnds:
             with suppress(KeyError):  # an interrupt has come between the two lines of `watch`
                 self._poll.unregister(self._descriptors[index])
             self._watched.discard(index)  # last: else an interrupt would leave it registered
+
+    def leave(self, index: int) -> None:
+        """Looks at a dead worker no more, whose descriptors are closed and may soon be others'."""
+        self.forget(index)
+        self._index.pop(self._descriptors[index], None)
+        self._descriptors[index] = -1
+        for sentinel in [sentinel for sentinel, of in self._sentinels.items() if of == index]:
+            self._lose(sentinel)
+        self.gone.add(index)
+
+    def replace(self, index: int) -> None:
+        """A new worker's end is in the place of one that was left."""
+        end = self._ends[index]
+        self.gone.discard(index)
+        self._descriptors[index] = end.fileno()
+        self._index[end.fileno()] = index
+        self._one.add(end.sentinel)
+        if end.sentinel >= 0:
+            self._sentinels[end.sentinel] = index
+            self._poll.register(end.sentinel, _READABLE)
 
     def wait(self, timeout: float | None = None, least: int = 1) -> set[int]:
         """The watched workers that are ready once one of them is, or none where none is; at times too early.

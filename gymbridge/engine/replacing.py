@@ -1,0 +1,125 @@
+"""Workers that died are replaced, and their rows taken up where the caller can go on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gymbridge.engine.block import Block
+from gymbridge.engine.codes import Op, RowState
+from gymbridge.engine.failures import raise_env_error
+from gymbridge.engine.info_records import forget_infos
+from gymbridge.engine.lost_rows import LostRows
+from gymbridge.engine.mailbox import packed_for_worker
+from gymbridge.engine.protocol import Call, Command
+from gymbridge.engine.restarts import Restarts
+from gymbridge.engine.supervision import Crew
+from gymbridge.engine.workers import ReadyEnds
+from gymbridge.errors import WorkerDiedError, WorkerStartError
+
+__all__ = ["Replacing"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Replacing:
+    """Puts new workers in the place of dead ones, as often as it may.
+
+    Args:
+        crew: the workers, which have their block.
+        restarts: counts, and knows the limit.
+        block: of all rows.
+        descriptions: what each row's env said of itself.
+        hand_over: gives a worker its part of the block, before it is told to allocate.
+        ready_ends: what else waits for the workers.
+
+    Attributes:
+        lost: the rows whose episode ended so, until the caller is told.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        restarts: Restarts,
+        block: Block,
+        descriptions: Sequence[Any],
+        hand_over: Callable[[int], None],
+        ready_ends: ReadyEnds | None = None,
+    ):
+        self.lost = LostRows(block)
+        self._crew = crew
+        self._restarts = restarts
+        self._block = block
+        self._descriptions = descriptions
+        self._hand_over = hand_over
+        self._ready_ends = ready_ends
+
+    def replace(self, workers: Iterable[int], ops: bytes) -> bool:
+        """Replaces dead workers, with all that are one process with them; False where one more would be too many.
+
+        Args:
+            workers: their numbers.
+            ops: those of the round in which they died, of all rows: of rows that step, the step is lost. Of a row that
+                has no part in it, its episode is.
+
+        Raises:
+            WorkerStartError: one cannot be started, is not there in time, or has other envs than before.
+
+        What a maker raises comes through.
+        """
+        for worker in workers:
+            while worker in self._crew.dead:
+                process = self._crew.same_process(worker)
+                if not self._restarts.allow(self._crew.number(worker)):
+                    return False
+                self._replace_process(worker, process, ops)
+        return True
+
+    def _replace_process(self, worker: int, workers: Sequence[int], ops: bytes) -> None:
+        crew, block = self._crew, self._block
+        death = crew.dead[worker]
+        _logger.warning("%s; it is replaced", death)
+        rows = [row for other in workers for row in crew.parts[other]]
+        states, sources = [block.state[row] for row in rows], [block.source[row] for row in rows]
+        for other in workers if self._ready_ends is not None else ():
+            self._ready_ends.leave(other)  # type: ignore[union-attr]
+        try:
+            for other, told in crew.replace(worker).items():
+                self._require_as_before(dict(zip(crew.parts[other], told, strict=True)))
+            for other in workers:
+                if self._ready_ends is not None:
+                    self._ready_ends.replace(other)
+                self._hand_over(other)
+                crew.ask(other, Command.ALLOCATE)
+                self._seed_anew(other)
+        except WorkerDiedError:  # it has died again: one more try, if there may be one
+            crew.end(workers)
+        except BaseException:
+            crew.end(workers)
+            raise
+        finally:  # a new host has its own idea of these
+            for row, state, source in zip(rows, states, sources, strict=True):
+                block.state[row], block.source[row] = state, source
+                if ops[row] >= Op.STEP or (ops[row] == Op.IDLE and state == RowState.RUNNING):
+                    self.lost.rows.add(row)
+            forget_infos(block, rows)
+
+    def _require_as_before(self, descriptions: Mapping[int, Any]) -> None:
+        """Refuses envs whose leaves are others than those that the block has places for."""
+        for row, description in descriptions.items():
+            for section in ("input_leaves", "next_leaves", "root_leaves"):
+                got, expected = getattr(description, section), getattr(self._descriptions[row], section)
+                if tuple(got) != tuple(expected):
+                    raise WorkerStartError(
+                        f"env {row}: made anew, it is another: got the {section} {got}, expected {expected}"
+                    )
+
+    def _seed_anew(self, worker: int) -> None:
+        """Gives new envs seeds of their own, for their next reset, where those before were given some."""
+        seeds = {row: self._restarts.next_seed(row) for row in self._crew.parts[worker]}
+        calls = [Call("seed", row, (seed, False)) for row, seed in seeds.items() if seed is not None]
+        if calls:
+            _, errors = self._crew.ask(worker, Command.CALL, packed_for_worker(calls, "the seeds"))
+            if errors:
+                raise_env_error({row: each.rebuilt() for row, each in errors.items()})

@@ -24,6 +24,9 @@ from gymbridge.vector import AsyncVectorEnv, PoolVectorEnv, SyncVectorEnv
 
 __all__ = ["FRONTS", "Front", "Made", "Round", "takes"]
 
+STEP_TIMEOUT = 2.0
+"""Seconds, where there is a limit: long enough for a machine with much to do."""
+
 
 @dataclass
 class Made:
@@ -63,7 +66,7 @@ class Round:
 
 def takes(front: Any, option: str) -> bool:
     """Whether a class has an option."""
-    return option in inspect.signature(front).parameters
+    return option in inspect.signature(front.__init__).parameters
 
 
 class Front(ABC):
@@ -82,6 +85,7 @@ class Front(ABC):
         has_infos: it shows infos.
         tells_first_error: of several envs that fail in a call, the error of the first is raised for all.
         restarts: dead workers are replaced.
+        step_timeout: seconds that an env may take; 0 for any.
         is_in_call: a call of gymbridge is under way, in this process's main thread: an interrupt may come.
     """
 
@@ -91,6 +95,7 @@ class Front(ABC):
     has_infos = False
     tells_first_error = True
     restarts = False
+    step_timeout = 0.0
 
     def __init__(self, draw: random.Random, num_envs: int, folder: Path):
         self.draw = draw
@@ -112,6 +117,8 @@ class Front(ABC):
             self.restarts = self.chosen["on_worker_failure"] == "restart"
             if self.restarts:
                 self.chosen["max_restarts"] = (1000, 1.0)
+        if takes(front, "step_timeout") and self.draw.random() < 0.25:
+            self.step_timeout = self.chosen["step_timeout"] = STEP_TIMEOUT
 
     def __str__(self) -> str:
         kind = "gymnasium" if self.is_gym else "TensorDict"
@@ -508,6 +515,7 @@ class PoolVector(Front):
             self.pool.chosen.pop("exchange", None)
         self.in_process = self.pool.in_process
         self.restarts = self.pool.restarts
+        self.step_timeout = self.pool.step_timeout
         self.mode = draw.choice([*AutoresetMode])
         self.batch_size = draw.randint(1, num_envs)
         self.chosen = {"pool": str(self.pool), "batch_size": self.batch_size, "autoreset_mode": self.mode}

@@ -32,7 +32,7 @@ from chaos_envs import HUGE, Deed, Unsendable, length_of, reward_of
 from chaos_fronts import Front, Made, Round
 from worker_processes import PATIENCE, descendants, still_running, watch
 
-from gymbridge.errors import EnvOutputError, RemoteEnvError, UnpicklableError, WorkerDiedError
+from gymbridge.errors import EnvOutputError, RemoteEnvError, UnpicklableError, WorkerDiedError, WorkerTimeoutError
 
 __all__ = ["ChaosProgram", "Counts", "left_behind"]
 
@@ -84,6 +84,7 @@ OF_PROCESSES = {
     "os._exit while made",
 }
 BY_HAND = ("kill -9 before a call", "kill -9 in a call", "stop and continue", "hang", "interrupt")
+OVER_TIME = "hang over step_timeout"
 RARE = {"info of 64 MiB"}
 WHILE_MADE = {"env raises while made": "raise", "os._exit while made": "exit"}
 
@@ -410,6 +411,10 @@ class ChaosProgram:
                 os.kill(pid, signal.SIGKILL)
                 killed = self.rows_of_process(victim)
                 self.exit_codes[victim] = -signal.SIGKILL
+            elif fault == OVER_TIME:
+                deeds[victim] = Deed.HANG
+                killed = self.rows_of_process(victim)
+                self.exit_codes[victim] = -signal.SIGKILL
             elif fault in BY_HAND:
                 by_hand = self.by_hand(fault, victim)
                 if fault != "stop and continue":
@@ -432,6 +437,11 @@ class ChaosProgram:
                 self.is_over.set()
                 if thread is not None:
                     self.join(thread)
+        if fault == OVER_TIME:
+            os.read(self.fifos[f"hanging-{victim}"], 1)
+            told = [error for error in done.errors.values() if isinstance(error, WorkerTimeoutError)]
+            if not self.front.restarts and not told:
+                raise Wrong(f"got {done.errors}, expected a WorkerTimeoutError of env {victim}")
         self.take(done, killed, interrupts=fault == "interrupt")
         if fault is not None and deeds[victim] < Deed.ARM_RAISE_IN_RESET:
             self.counts[fault, "survived"] += 1
@@ -444,6 +454,9 @@ class ChaosProgram:
     def faults(self) -> list[str]:
         """Those that this front may have."""
         names = [*IN_STEPS, *BY_HAND]
+        if self.front.step_timeout:  # what takes long by chance must not be taken for a hang
+            names = [name for name in names if name not in ("hang", "stop and continue", *RARE)]
+            names.append(OVER_TIME)
         if self.front.in_process:
             names = [name for name in names if name not in OF_PROCESSES]
         if not self.front.has_infos:
@@ -546,6 +559,9 @@ class ChaosProgram:
             self.take_restart(own, made)
             return
         if verb == "reset":
+            if self.front.restarts and row in self.may_be_dead:
+                own.is_certain = False
+                self.may_be_dead.discard(row)
             if own.reset() != Deed.STEP and own.is_certain:
                 raise Wrong(f"env {row}: was reset, though that should have failed")
             own.check(made.observation)
@@ -570,13 +586,19 @@ class ChaosProgram:
 
     def take_restart(self, own: Expected, made: Made) -> None:
         """An env that comes back in another process, whose interrupted transition is truncated."""
+        if own.row not in self.may_be_dead:
+            raise Wrong(f"env {own.row}: was restarted, though its worker did not die")
+        if made.step != (0.0, False, True):
+            raise Wrong(f"env {own.row}: got reward and flags {made.step} of a transition that was lost")
         if own.shown is not None and not np.array_equal(made.observation, own.shown, equal_nan=True):
             raise Wrong(f"env {own.row}: got {made.observation.tolist()}, expected what it showed last, {own.shown}")
         for row in self.rows_of_process(own.row):
             other = self.now[row]
             other.episode, other.count, other.is_certain, other.armed = 0, 0, False, Deed.STEP
+        self.may_be_dead.discard(own.row)
         own.state = "ended"
         if made.root is not None:
+            own.reset()
             own.check(made.root)
             own.state = "running"
 

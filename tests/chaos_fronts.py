@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from chaos_envs import ChaosGymEnv, ChaosTensorDictEnv, Deed
+from chaos_envs import ChaosGymEnv, Deed
+from chaos_tensordict_envs import ChaosTensorDictEnv
 from gymnasium.vector import AutoresetMode
 from pools import awaiting
 from tensordict import TensorDict, TensorDictBase

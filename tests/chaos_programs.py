@@ -24,6 +24,7 @@ from time import monotonic
 from typing import Any
 
 import chaos_envs
+import chaos_tensordict_envs
 import cloudpickle
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,7 @@ from gymbridge.errors import EnvOutputError, RemoteEnvError, UnpicklableError, W
 
 __all__ = ["ChaosProgram", "Counts", "left_behind"]
 
-for module in (chaos_envs, pools):
+for module in (chaos_envs, chaos_tensordict_envs, pools):
     cloudpickle.register_pickle_by_value(module)
 
 SLACK = 5.0

@@ -375,8 +375,11 @@ class Pool(Front):
     env: Any
     tells_first_error = False
     backend = ""
+    shown: dict[int, npt.NDArray[np.float64]]
+    """What each env goes on from."""
 
     def start(self) -> None:
+        self.shown = {}
         self.env = AsyncEnvPool(self.makers, backend=self.backend, **self.chosen)
         self.env.start()
 
@@ -396,8 +399,11 @@ class Pool(Front):
         def given(own: Sequence[int], *lead: int) -> TensorDictBase | None:
             if deeds is None:
                 return None
-            actions = torch.tensor([int(deeds[row]) for row in own])
-            return TensorDict({"action": actions.reshape(lead)}, [*lead])
+            td = TensorDict({"action": torch.tensor([int(deeds[row]) for row in own]).reshape(lead)}, [*lead])
+            if not self.is_gym:  # go on from what they are given
+                shown = np.stack([self.shown[row] for row in own])
+                td["observation"] = torch.from_numpy(shown).reshape(*lead, -1)
+            return td
 
         pending, waiting = set(batch), list[int]()
         try:
@@ -449,7 +455,7 @@ class Pool(Front):
             td, td_ = got if isinstance(got, tuple) else (got, None)
             for place, row in enumerate(rows_of(td, "env_index").tolist()):
                 pending.remove(row)
-                done.made[row] = self.made(verb, td, td_, place)
+                self.keep(row, self.made(verb, td, td_, place), done)
             return
         pending.remove(row)
         done.errors[row] = got
@@ -459,7 +465,11 @@ class Pool(Front):
             done.errors[row] = got
             return
         td, td_ = (part.unsqueeze(0) for part in got) if isinstance(got, tuple) else (got.unsqueeze(0), None)
-        done.made[row] = self.made(verb, td, td_, 0)
+        self.keep(row, self.made(verb, td, td_, 0), done)
+
+    def keep(self, row: int, made: Made, done: Round) -> None:
+        done.made[row] = made
+        self.shown[row] = made.observation if made.root is None else made.root
 
     def made(self, verb: str, td: TensorDictBase, td_: TensorDictBase | None, place: int) -> Made:
         if verb == "reset":

@@ -321,10 +321,14 @@ class PoolEngine(ParallelEngine[Description]):
             return self._own_report_of(row)
         return self._report_over_death(row, self._replacing)
 
-    def _own_report_of(self, row: int) -> Report:
-        """The same of a row whose worker has answered, or died."""
+    def _own_report_of(self, row: int, *, has_answered: bool = False) -> Report:
+        """The same of a row whose worker has answered, or died.
+
+        Args:
+            has_answered: it has been seen that it has, and not died alone.
+        """
         crew = self._crew
-        crew.finish(row, is_certain=row in self._rows.ready and row not in self._ends.gone)
+        crew.finish(row, is_certain=has_answered or (row in self._rows.ready and row not in self._ends.gone))
         if row not in crew.dead:
             answer = crew.ends[row].latest
             if answer == Answer.DONE:
@@ -353,7 +357,7 @@ class PoolEngine(ParallelEngine[Description]):
             given = self._given.get(row)
             if given is not None and now - given.at > hangs.seconds and not self._is_done(row):
                 with self._replacing_lock:  # another thread may be replacing it
-                    if not self._is_done(row) and not self._crew.ends[row].is_ready():
+                    if not self._is_done(row) and not self._crew.ends[row].has_byte:
                         self._crew.end_hung(row, hangs)
                         self._ends.leave(row)
                         if row in self._rows.batch:
@@ -410,7 +414,8 @@ class PoolEngine(ParallelEngine[Description]):
             if sibling == row or self._is_done(sibling) or sibling not in self._rows.busy:
                 continue
             if sibling not in crew.dead and crew.ends[sibling].has_byte:
-                self._read[sibling] = self._own_report_of(sibling)
+                self._read[sibling] = self._own_report_of(sibling, has_answered=True)
+                replacing.lost.keep_known([sibling])
             else:
                 ops[sibling] = self._given[sibling].op
         ops[row] = self._given[row].op if row in self._given and row in self._rows.busy else 0

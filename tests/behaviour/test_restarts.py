@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -23,7 +24,7 @@ import gymbridge
 from gymbridge import AsyncEnvPool, ParallelEnv
 from gymbridge.engine.hangs import HangWatch
 from gymbridge.errors import WorkerDiedError, WorkerStartError, WorkerTimeoutError
-from gymbridge.vector import AsyncVectorEnv
+from gymbridge.vector import AsyncVectorEnv, PoolVectorEnv
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="tests the ends of workers as Linux has them")
 
@@ -381,6 +382,54 @@ def test_a_lane_whose_worker_dies(started: Any, make: Any) -> None:
             assert env.async_step_recv(env_index=0)["next"][MARK].item()
             env.async_reset_send(env_index=0)
             env.async_reset_recv(env_index=0)
+
+
+@pytest.mark.parametrize("make", [pool, pool_by_message, shared_pool])
+def test_lanes_in_threads_whose_workers_die(started: Any, make: Any) -> None:
+    """At once, also two of one process: each thread has its env's own steps, or the mark."""
+    env = started(make, max_restarts=(10_000, 1.0))
+    root = env.reset()
+    print("seed 11")
+    errors: list[BaseException] = []
+
+    def drive(row: int) -> None:
+        generator = np.random.default_rng([11, row])
+        own, steps = root[row], 0
+        try:
+            for _ in range(60):
+                deed = KILL if generator.random() < 0.1 else GO
+                sent = TensorDict(observation=own["observation"], action=torch.tensor(deed))
+                env.async_step_and_maybe_reset_send(sent, row)
+                td, following = env.async_step_and_maybe_reset_recv(env_index=row)
+                if td["next"][MARK]:
+                    assert torch.equal(td["next", "observation"], own["observation"])
+                    steps = 0
+                else:
+                    steps += 1
+                    assert td["next", "observation"][:2].tolist() == [row, steps]
+                assert following["observation"][:2].tolist() == [row, steps]
+                own = following
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=drive, args=(row,)) for row in range(N)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+    assert env.stats()["workers"]["restarts"] > 8
+
+
+def test_a_pool_in_envpools_manner_whose_workers_die(started: Any) -> None:
+    envs = PoolVectorEnv(started(pool), N)
+    envs.async_reset()
+    infos = envs.recv()[-1]
+    envs.send(np.array([GO, KILL, GO, GO]), infos["env_id"])
+    observations, rewards, _, truncations, infos = envs.recv()
+    assert observations[:, 1].tolist() == [1, 0, 1, 1]
+    assert rewards.tolist() == [1, 0, 1, 1]
+    assert truncations.tolist() == infos["worker_restarted"].tolist() == [False, True, False, False]
 
 
 # ---------------------------------------------------------------- envs that hang

@@ -173,13 +173,21 @@ class WakeEnd:
     @property
     def is_bereft(self) -> bool:
         """Whether the other side is known to be dead, whatever it has sent before."""
-        found = dict(self._poll.poll(0))
+        found = self._looked_at()
         return self._sentinel in found or bool(found.get(self._read, 0) & ~_READABLE)
 
     @property
     def has_byte(self) -> bool:
         """Whether a byte is there, which the other side may have sent before it died."""
-        return bool(dict(self._poll.poll(0)).get(self._read, 0) & _READABLE)
+        return bool(self._looked_at().get(self._read, 0) & _READABLE)
+
+    def _looked_at(self) -> dict[int, int]:
+        """What there is to see; with a poll of its own, since another thread may be in a wait."""
+        poll = select.poll()
+        for descriptor in (self._read, self._sentinel):
+            if descriptor >= 0:
+                poll.register(descriptor, _READABLE)
+        return dict(poll.poll(0))
 
     def take_ready(self, *, is_certain: bool = False) -> int:
         """The byte that is there, as :meth:`is_ready` has found.

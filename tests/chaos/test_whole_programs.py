@@ -191,7 +191,6 @@ class Large(Own):
         return observation, *others, {"large": b"x" * 10**7} if action else {}
 
 makers = [lambda index=index: Large(index) for index in range(3)]
-from gymbridge.errors import WorkerDiedError
 from gymbridge.vector import AsyncVectorEnv
 resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, hard))
 envs = AsyncVectorEnv(makers, num_workers=3)
@@ -199,7 +198,8 @@ envs.reset()
 assert envs.step([0, 0, 0])[0][:, 2].tolist() == [1, 1, 1]
 try:
     envs.step([0, 1, 0])
-except (OSError, WorkerDiedError) as error:
+except OSError as error:
+    assert "no room for 100" in str(error) and error.env_index == 1, error
     print("told", flush=True)
 observations, *_, infos = envs.last_partial()
 assert infos["_failed"].tolist() == [False, True, False]

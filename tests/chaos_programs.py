@@ -135,7 +135,7 @@ class Expected:
         """Compares what was observed."""
         if not self.is_certain and self.count == 0:
             episode = int(observation[2])
-            if not max(1, self.episode - 1) <= episode <= self.episode + 3:
+            if not 1 <= episode <= self.episode + 3:
                 raise Wrong(f"env {self.row}: got episode {episode}, expected about {self.episode}")
             self.episode, self.pid, self.is_certain = episode, int(observation[1]), True
         if self.pid is None:
@@ -322,7 +322,7 @@ class ChaosProgram:
             return
         if error is not None and (type(error) is not OSError or not raising):
             raise Wrong(f"close: got {error!r}, expected {'OSError' if raising else 'no error'}") from error
-        uncertain = exiting or self.is_anybody_dead or not all(own.is_certain for own in living)
+        uncertain = exiting or self.is_anybody_dead or self.may_be_dead or not all(own.is_certain for own in living)
         if error is None and raising and not uncertain:
             raise Wrong(f"close: no error, expected that of envs {raising}")
         for fault, rows in (("env raises in close", raising), ("os._exit in close", exiting)):
@@ -561,7 +561,7 @@ class ChaosProgram:
             return
         if verb == "reset":
             if self.front.restarts and row in self.may_be_dead:
-                own.is_certain = False
+                own.is_certain, own.episode = False, 0
                 self.may_be_dead.discard(row)
             if own.reset() != Deed.STEP and own.is_certain:
                 raise Wrong(f"env {row}: was reset, though that should have failed")
@@ -593,9 +593,7 @@ class ChaosProgram:
             raise Wrong(f"env {own.row}: got reward and flags {made.step} of a transition that was lost")
         if own.shown is not None and not np.array_equal(made.observation, own.shown, equal_nan=True):
             raise Wrong(f"env {own.row}: got {made.observation.tolist()}, expected what it showed last, {own.shown}")
-        for row in self.rows_of_process(own.row):
-            other = self.now[row]
-            other.episode, other.count, other.is_certain, other.armed = 0, 0, False, Deed.STEP
+        own.episode, own.count, own.is_certain, own.armed = 0, 0, False, Deed.STEP
         self.may_be_dead.discard(own.row)
         own.state = "ended"
         if made.root is not None:
@@ -609,7 +607,7 @@ class ChaosProgram:
         if isinstance(error, WorkerDiedError):
             if row not in self.may_be_dead:
                 if self.front.tells_first_error and row not in error.env_indices:
-                    self.fail(row, verb, deed, resets)
+                    self.fail(row, verb, deed, resets, error)
                     return
                 raise Wrong(f"env {row}: its worker died of nothing: {error}") from error
             self.take_death(error)
@@ -620,11 +618,11 @@ class ChaosProgram:
                 raise Wrong(f"env {row}: got {error!r}, expected WorkerDiedError") from error
             own.state, own.is_certain = "failed", False  # or dead, as the next call tells
             return
-        failed_of = self.fail(row, verb, deed, resets)
+        failed_of = self.fail(row, verb, deed, resets, error)
         if is_its_own:
             self.require_error(row, error, failed_of)
 
-    def fail(self, row: int, verb: str, deed: Deed, resets: bool) -> Deed:
+    def fail(self, row: int, verb: str, deed: Deed, resets: bool, error: BaseException) -> Deed:
         """Counts what an env did before it failed; the deed of which it did."""
         own = self.now[row]
         if verb == "reset":
@@ -638,7 +636,7 @@ class ChaosProgram:
                 own.is_certain &= deed in (*RAISING, Deed.STEP)  # it may be reset before what it gave is looked at
         own.state = "failed"
         if failed_of not in FAILING and failed_of != Deed.ARM_RAISE_IN_RESET and own.is_certain:
-            raise Wrong(f"env {row}: failed of {failed_of.name}")
+            raise Wrong(f"env {row}: got {error!r} after {failed_of.name}") from error
         if failed_of == Deed.ARM_RAISE_IN_RESET:
             self.counts["env raises in reset", "survived"] += 1
         return failed_of

@@ -85,6 +85,9 @@ OF_PROCESSES = {
     "os._exit while made",
 }
 BY_HAND = ("kill -9 before a call", "kill -9 in a call", "stop and continue", "hang", "interrupt")
+LOST = "has lost what it gave; reset it"
+"""What a pool says of an env whose result was being taken when an interrupt came."""
+
 OVER_TIME = "hang over step_timeout"
 RARE = {"info of 64 MiB"}
 WHILE_MADE = {"env raises while made": "raise", "os._exit while made": "exit"}
@@ -204,6 +207,7 @@ class ChaosProgram:
         self.underway: dict[int, tuple[str, Deed, bool]] = {}
         self.may_be_dead: set[int] = set()
         self.has_interrupted = threading.Event()
+        self.has_ever_interrupted = False
         self.is_over = threading.Event()
         self.exit_codes: dict[int, int] = {}
         self.watched: dict[int, int] = {}
@@ -506,12 +510,15 @@ class ChaosProgram:
     def take(self, done: Round, killed: set[int], interrupts: bool = False) -> None:
         """Compares what has come with what is expected, and remembers how each env stands."""
         waiting = self.front.busy
+        self.has_ever_interrupted |= interrupts
         deaths = self.deaths(done)
         self.may_be_dead |= killed | deaths
         if done.interrupted:
             if not interrupts:
                 raise Wrong("interrupted, though nobody did that")
             done.lost = {*self.underway}
+        if self.has_ever_interrupted:
+            done.lost |= {row for row, error in done.errors.items() if LOST in str(error)}
         for row in done.made:  # before deaths, which are told of whole processes
             self.take_made(row, done.made[row])
         for row in [*self.underway]:

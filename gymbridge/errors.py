@@ -95,18 +95,29 @@ class WorkerDiedError(RuntimeError):
         exit_code: its exit code, or minus the number of the signal that killed it; None if it could not be told. Of a
             thread, that of a process which ends as the thread did.
         doing: what it was doing, ``"the step of env 3"``; empty if that is not known, or nothing.
+        stderr: the last that its process wrote to standard error, 4 KiB at most; empty where it wrote nothing. Of a
+            signal that kills it (but SIGKILL), Python's traceback is in it.
     """
 
-    def __init__(self, worker: int, env_indices: Sequence[int], exit_code: int | None, doing: str = ""):
+    def __init__(
+        self, worker: int, env_indices: Sequence[int], exit_code: int | None, doing: str = "", stderr: str = ""
+    ):
         self.worker = worker
         self.env_indices = tuple(env_indices)
         self.exit_code = exit_code
         self.doing = doing
-        super().__init__(self._text())
+        self.stderr = stderr
+        super().__init__(self._text() + self._quoted_stderr())
 
     def _text(self) -> str:
         during = f", in {self.doing}" if self.doing else ""
         return f"{self._subject} has died: {exit_text(self.exit_code)}{during}"
+
+    def _quoted_stderr(self) -> str:
+        if not self.stderr.strip():
+            return ""
+        lines = "\n".join(f"  | {line}" for line in self.stderr.strip("\n").splitlines())
+        return f"\n\nIts standard error ended with:\n{lines}"
 
     @property
     def _subject(self) -> str:
@@ -120,7 +131,7 @@ class WorkerDiedError(RuntimeError):
         return told
 
     def __reduce__(self) -> tuple[type[WorkerDiedError], tuple[Any, ...]]:
-        return type(self), (self.worker, self.env_indices, self.exit_code, self.doing)
+        return type(self), (self.worker, self.env_indices, self.exit_code, self.doing, self.stderr)
 
 
 class WorkerTimeoutError(WorkerDiedError):
@@ -131,16 +142,24 @@ class WorkerTimeoutError(WorkerDiedError):
         doing: what it was doing.
     """
 
-    def __init__(self, worker: int, env_indices: Sequence[int], exit_code: int | None, seconds: float, doing: str):
+    def __init__(
+        self,
+        worker: int,
+        env_indices: Sequence[int],
+        exit_code: int | None,
+        seconds: float,
+        doing: str,
+        stderr: str = "",
+    ):
         self.seconds = seconds
-        super().__init__(worker, env_indices, exit_code, doing)
+        super().__init__(worker, env_indices, exit_code, doing, stderr)
 
     def _text(self) -> str:
         doing = self.doing or "a call"
         return f"{self._subject} was ended: {doing} took longer than the step_timeout of {self.seconds:g} s"
 
     def __reduce__(self) -> tuple[type[WorkerTimeoutError], tuple[Any, ...]]:
-        return type(self), (self.worker, self.env_indices, self.exit_code, self.seconds, self.doing)
+        return type(self), (self.worker, self.env_indices, self.exit_code, self.seconds, self.doing, self.stderr)
 
 
 def exit_text(code: int | None) -> str:

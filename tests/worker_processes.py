@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
+from gymbridge.engine.workers import standard_error
+
 PATIENCE = 60.0
 """Seconds after which something that should happen at once has not happened."""
 
@@ -46,7 +48,10 @@ def watch(pids: Iterable[int]) -> dict[int, int]:
 
 
 def still_running(watched: dict[int, int], patience: float = PATIENCE) -> set[int]:
-    """Waits until all have ended, for ``patience`` seconds at most; the ids of those that have not."""
+    """Waits until all have ended, for ``patience`` seconds at most; the ids of those that have not.
+
+    By then what those that were workers of this process wrote to standard error has been read, and its pipes closed.
+    """
     running, deadline = dict(watched), monotonic() + patience
     while running and (left := deadline - monotonic()) > 0:
         poll = select.poll()
@@ -56,7 +61,22 @@ def still_running(watched: dict[int, int], patience: float = PATIENCE) -> set[in
         running = {pid: pidfd for pid, pidfd in running.items() if pidfd not in ended}
     for pidfd in watched.values():
         os.close(pidfd)
+    _await_reading(deadline)
     return set(running)
+
+
+def _await_reading(deadline: float) -> None:
+    """Waits until no pipe is open that nobody has the other end of, and for the thread that reads them if none is."""
+    while monotonic() < deadline and (thread := standard_error._thread) is not None:
+        if not (pipes := standard_error._pipes):
+            thread.join(max(0.0, deadline - monotonic()))
+            return
+        poll = select.poll()
+        for descriptor in pipes:
+            poll.register(descriptor, 0)  # tells of the end alone
+        if not poll.poll(0):
+            return
+        thread.join(0.01)
 
 
 def descendants(*, dead: bool = False) -> set[int]:

@@ -21,6 +21,7 @@ class Block:
         layout: the layout.
         memory: ``[layout.nbytes]`` uint8 or more, aligned to 64 bytes, which other processes may see too; unless given,
             private memory, all zeros.
+        in_use: see below.
 
     Attributes:
         layout: the layout.
@@ -28,6 +29,8 @@ class Block:
             this process's own, for a leaf of objects.
         op, state, source, done_at, at_work: what is in ``control``, as memoryviews: indexing them costs less than an
             array.
+        in_use: its rows have been run before, by a host that is no more: the next one takes them as they stand. Else
+            a host makes them new.
 
     Raises:
         ValueError: ``memory`` is too small, of another dtype, not aligned, not contiguous or read-only.
@@ -41,8 +44,9 @@ class Block:
         b'\\x00\\x00'
     """
 
-    def __init__(self, layout: Layout, memory: npt.NDArray[np.uint8] | None = None):
+    def __init__(self, layout: Layout, memory: npt.NDArray[np.uint8] | None = None, *, in_use: bool = False):
         self.layout = layout
+        self.in_use = in_use
         self._memory = self._allocate(layout.nbytes) if memory is None else _checked(memory, layout.nbytes)
         self.input = self._arrays("input")
         self.next = self._arrays("next")

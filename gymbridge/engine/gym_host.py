@@ -184,8 +184,9 @@ class GymHost(FollowsPaths):
         self._source = block.source
         self._at_work = block.at_work
         self._seeds: list[int | None] = [None] * num_rows
-        self._state[:] = bytes([RowState.NEW]) * num_rows
-        self._source[:] = bytes([Source.ROOT]) * num_rows
+        if not block.in_use:
+            self._state[:] = bytes([RowState.NEW]) * num_rows
+            self._source[:] = bytes([Source.ROOT]) * num_rows
         self._all_in_next = bytes([Source.NEXT]) * num_rows
         self._whole_steps = {bytes([op]) * num_rows for op in (Op.STEP, Op.STEP_MAYBE_RESET)}
         # one array is by far the most common observation: it has a short way of its own

@@ -212,7 +212,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         self._memory = self._kind.memory(nbytes)
         self.block = Block(layout, self._memory.array)
         for worker in self._all_workers:
-            self._hand_over_block(worker)
+            self._hand_over_block(worker, in_use=False)
         self._ask(Command.ALLOCATE)
         self._inputs = self._options.inputs(self.descriptions, self.block)
         self._op = self.block.op
@@ -225,8 +225,12 @@ class ParallelEngine(RowVerbs, Generic[Description]):
                 self._crew, self.restarts, self.block, self.descriptions, self._hand_over_block, self._ready_ends
             )
 
-    def _hand_over_block(self, worker: int) -> None:
-        """Gives a worker its part of the block, before it is told to allocate."""
+    def _hand_over_block(self, worker: int, in_use: bool = True) -> None:
+        """Gives a worker its part of the block, before it is told to allocate.
+
+        Args:
+            in_use: another has had it.
+        """
         part, nbytes = self._crew.parts[worker], self._memory.array.nbytes
         theirs = self.block.layout.nbytes + 2 * ALIGNMENT * worker
         ours = theirs + ALIGNMENT
@@ -234,7 +238,8 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         whole[theirs] = 0  # of a worker that died
         look = LOOK_SECONDS if self._looks else 0.0
         rows = self.block.layout.rows(part.start, part.stop)
-        self._crew.post(worker, packed_for_worker(Allocation(rows, nbytes, theirs, ours, look), "the layout"))
+        allocation = Allocation(rows, nbytes, theirs, ours, look, in_use)
+        self._crew.post(worker, packed_for_worker(allocation, "the layout"))
         self._crew.hand_over(worker, self._memory)
         self._crew.ends[worker].share(whole[ours : ours + 1], whole[theirs : theirs + 1])
 

@@ -165,6 +165,20 @@ class PoolEngine(ParallelEngine[Description]):
             WorkerDiedError: a row whose worker is dead.
             UnpicklableError: what cannot be sent.
         """
+        if self._replacing is None:
+            self._submit(rows, ops, inputs, reset_kwargs, lane)
+        else:
+            with self._replacing_lock:  # another thread may be replacing the worker
+                self._submit(rows, ops, inputs, reset_kwargs, lane)
+
+    def _submit(
+        self,
+        rows: Sequence[int],
+        ops: bytes,
+        inputs: Any,
+        reset_kwargs: Sequence[Mapping[str, Any]] | None,
+        lane: bool,
+    ) -> None:
         self._crew.require_open()
         claim = object()
         try:
@@ -254,9 +268,14 @@ class PoolEngine(ParallelEngine[Description]):
         deadline = None if timeout is None else perf_counter() + timeout
         self._waiting.add(row)
         try:
-            while row not in self._crew.dead and not self._is_closed and not self._is_done(row):
+            while True:
+                end = self._crew.ends[
+                    row
+                ]  # before the look: the end of one that replaces it is another thread's at first
+                if row in self._crew.dead or self._is_closed or self._is_done(row):
+                    break
                 left = self._look_seconds if deadline is None else max(0.0, deadline - perf_counter())
-                if self._crew.ends[row].is_ready(min(left, self._look_seconds)):
+                if end.is_ready(min(left, self._look_seconds)):
                     break
                 if self._hangs is not None:
                     self._end_hung([row])
@@ -411,23 +430,21 @@ class PoolEngine(ParallelEngine[Description]):
         crew, ops = self._crew, bytearray(self.num_envs)
         siblings = crew.same_process(row)
         for sibling in siblings:
-            if sibling == row or self._is_done(sibling) or sibling not in self._rows.busy:
+            if sibling == row or self._is_done(sibling) or sibling not in self._given:
                 continue
             if sibling not in crew.dead and crew.ends[sibling].has_byte:
                 self._read[sibling] = self._own_report_of(sibling, has_answered=True)
                 replacing.lost.keep_known([sibling])
             else:
                 ops[sibling] = self._given[sibling].op
-        ops[row] = self._given[row].op if row in self._given and row in self._rows.busy else 0
-        if not replacing.replace([row], bytes(ops)):
-            return False
+        if row in self._given:
+            ops[row] = self._given[row].op
         for sibling in siblings:
-            if ops[sibling] or sibling in self._read:
-                if ops[sibling]:
-                    self._cut_off.add(sibling)
-                if sibling in self._rows.batch:
-                    self._note_ready(sibling)
-        return True
+            if ops[sibling]:
+                self._cut_off.add(sibling)  # before there is another end to wait at
+            if (ops[sibling] or sibling in self._read) and sibling in self._rows.batch:
+                self._note_ready(sibling)
+        return replacing.replace([row], bytes(ops))
 
     def _require_living(self, workers: Iterable[int]) -> None:
         """See :class:`ParallelEngine`."""

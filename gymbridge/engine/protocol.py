@@ -76,6 +76,7 @@ class Allocation(NamedTuple):
         nbytes: of the whole memory.
         ours, theirs: where the worker's and the caller's sequence bytes lie in it.
         look_seconds: how long the worker looks at the caller's byte before it blocks.
+        in_use: another worker has had these rows; see :class:`~gymbridge.engine.block.Block`.
     """
 
     layout: Layout
@@ -83,6 +84,7 @@ class Allocation(NamedTuple):
     ours: int
     theirs: int
     look_seconds: float
+    in_use: bool
 
 
 class Call(NamedTuple):

@@ -81,7 +81,6 @@ class Replacing:
         death = crew.dead[worker]
         _logger.warning("%s; it is replaced", death)
         rows = [row for other in workers for row in crew.parts[other]]
-        states, sources = [block.state[row] for row in rows], [block.source[row] for row in rows]
         for other in workers if self._ready_ends is not None else ():
             self._ready_ends.leave(other)  # type: ignore[union-attr]
         try:
@@ -98,10 +97,9 @@ class Replacing:
         except BaseException:
             crew.end(workers)
             raise
-        finally:  # a new host has its own idea of these
-            for row, state, source in zip(rows, states, sources, strict=True):
-                block.state[row], block.source[row] = state, source
-                if ops[row] >= Op.STEP or (ops[row] == Op.IDLE and state == RowState.RUNNING):
+        finally:
+            for row in rows:
+                if ops[row] >= Op.STEP or (ops[row] == Op.IDLE and block.state[row] == RowState.RUNNING):
                     self.lost.rows.add(row)
             forget_infos(block, rows)
 

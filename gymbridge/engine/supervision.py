@@ -399,11 +399,11 @@ class Crew:
             ended.kill()
         rows = [row for other in self.same_process(worker) for row in self.parts[other]]
         number, status, doing = self.number(worker), ended.exit_status(_SECONDS_TO_DIE), self.doing(worker)
-        seconds = self._hung.pop(worker, None)
+        seconds, stderr = self._hung.pop(worker, None), ended.stderr_tail
         if seconds is None:
-            self.dead[worker] = WorkerDiedError(number, rows, status, doing)
+            self.dead[worker] = WorkerDiedError(number, rows, status, doing, stderr)
         else:
-            self.dead[worker] = WorkerTimeoutError(number, rows, status, seconds, doing)
+            self.dead[worker] = WorkerTimeoutError(number, rows, status, seconds, doing, stderr)
         self._group.remove(worker)
         ended.close()
 

@@ -297,7 +297,7 @@ class _Service:
     def _allocate(self) -> None:
         allocation: Allocation = self._mailbox.take()
         memory = self._side.received_memory(allocation.nbytes)
-        block = Block(allocation.layout, memory)
+        block = Block(allocation.layout, memory, in_use=allocation.in_use)
         whole = memoryview(memory)  # type: ignore[arg-type]
         self._host = self._options.host(self._envs, block)
         self._inputs = self._options.inputs(self._descriptions, block)

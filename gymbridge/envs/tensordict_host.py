@@ -133,8 +133,9 @@ class TensorDictHost(FollowsPaths):
         self.envs = envs
         self._refuses_gradients = not options.gradients
         self._state, self._source, self._at_work = block.state, block.source, block.at_work
-        self._state[:] = bytes([RowState.NEW]) * len(envs)
-        self._source[:] = bytes([Source.ROOT]) * len(envs)
+        if not block.in_use:
+            self._state[:] = bytes([RowState.NEW]) * len(envs)
+            self._source[:] = bytes([Source.ROOT]) * len(envs)
         alike = first_alike(envs)
         readers = {id(env): [OutputReader(env, with_rewards=step) for step in (True, False)] for env in alike}
         self._read_step = [readers[id(env)][0] for env in alike]

@@ -12,6 +12,7 @@
       |                                           |                              |
       | <================ connection: pickled messages, descriptors ===========> | job(worker_side)
       | <================ wake-ups: a byte on a pipe each way =================> |
+      | <======================= its standard error: a pipe ==================== |
       |                                           |                              |
       | <-- exit code --------------------------- | <-- reaps ------------------ | ends
 
@@ -31,7 +32,8 @@ end it holds tells the kernel to end it: a death signal of the parent would come
 - :mod:`~gymbridge.engine.workers.surroundings`: what a worker takes over from this process, with
   :mod:`~gymbridge.engine.workers.registrations` and :mod:`~gymbridge.engine.workers.warning_filters`;
   :mod:`~gymbridge.engine.workers.pickling`: what stands in the way of that.
-- :mod:`~gymbridge.engine.workers.channel` and :mod:`~gymbridge.engine.workers.wake`: messages and wake-ups.
+- :mod:`~gymbridge.engine.workers.channel` and :mod:`~gymbridge.engine.workers.wake`: messages and wake-ups;
+  :mod:`~gymbridge.engine.workers.standard_error`: what workers write to standard error.
 - :mod:`~gymbridge.engine.workers.parent_death` and :mod:`~gymbridge.engine.workers.descriptors`: what the kernel does.
 """
 

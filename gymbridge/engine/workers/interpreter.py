@@ -13,7 +13,11 @@ __all__ = ["interrupts_blocked", "new_interpreter", "own_signals"]
 
 
 def new_interpreter(
-    function: str, descriptors: Sequence[int], environ: Mapping[str, str], arguments: Sequence[str] = ()
+    function: str,
+    descriptors: Sequence[int],
+    environ: Mapping[str, str],
+    arguments: Sequence[str] = (),
+    errors: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Starts a new interpreter that calls one function and exits with what it returns.
 
@@ -25,6 +29,7 @@ def new_interpreter(
         descriptors: what it inherits.
         environ: its environment variables.
         arguments: what the function is told beside.
+        errors: what it has as its standard error; unless given, that of this process.
     """
     module, _, name = function.partition(":")
     # the path comes first of all: what the interpreter puts there itself, the working directory, is never looked into
@@ -38,6 +43,7 @@ def new_interpreter(
         return subprocess.Popen(
             [executable, *flags, "-c", code, *map(str, descriptors), *arguments],
             stdin=subprocess.DEVNULL,
+            stderr=errors,
             pass_fds=descriptors,
             env=environ,
         )

@@ -21,6 +21,7 @@ from gymbridge.engine.workers.channel import Channel
 from gymbridge.engine.workers.interpreter import interrupts_blocked, new_interpreter
 from gymbridge.engine.workers.parent_death import die_with_lifeline
 from gymbridge.engine.workers.registrations import forget_ids
+from gymbridge.engine.workers.standard_error import StandardErrorPipe, redirect_standard_error
 from gymbridge.engine.workers.starter import Starter
 from gymbridge.engine.workers.starter_main import Message
 from gymbridge.engine.workers.surroundings import Surroundings
@@ -67,8 +68,11 @@ class WorkerProcess(abc.ABC):
         self.connection = Channel(ours)
         self._theirs = [theirs]  # the worker's descriptors, until it has them
         try:
+            self._errors = StandardErrorPipe()
             self.wake, (read, write) = wake_pipes()
         except OSError:
+            if hasattr(self, "_errors"):
+                self._errors.close()
             self.connection.close()
             os.close(theirs)
             raise
@@ -94,6 +98,12 @@ class WorkerProcess(abc.ABC):
         # only without its ends in this process does end-of-file tell of the worker's death
         descriptors.close_all(self._theirs)
         self._theirs = []
+        self._errors.begin()
+
+    @property
+    def stderr_tail(self) -> str:
+        """The last that it, and what it started, wrote to standard error, 4 KiB at most: all of it, once seen dead."""
+        return self._errors.tail
 
     def another_wake(self, passed: Sequence[int] = ()) -> WakeEnd:
         """Wake-ups beside ``wake``, for a thread of the worker, say; closed with the others, or before.
@@ -139,6 +149,8 @@ class WorkerProcess(abc.ABC):
         if self._exit_code is None:
             self._require_open()
             self._exit_code = self._wait(timeout)
+            if self._exit_code is not None:
+                self._errors.read_rest()
         return self._exit_code
 
     def join(self, timeout: float | None = None) -> bool:
@@ -172,6 +184,7 @@ class WorkerProcess(abc.ABC):
         """Closes all descriptors here, which the worker finds out; does not wait. A second call does nothing."""
         descriptors.close_all(self._theirs)
         self._theirs = []
+        self._errors.abandon()
         if self._lifeline >= 0 and not self._was_killed and self._exit_code is None:
             _lifelines.append(self._lifeline)  # closing it would kill a worker that is to end by itself
             self._lifeline = -1
@@ -194,6 +207,7 @@ class WorkerProcess(abc.ABC):
         Not those of the worker: where the fork is to become the worker, it needs them.
         """
         self._theirs = []
+        self._errors.forget()
         self._close_ours()
 
     def __del__(self) -> None:
@@ -216,8 +230,9 @@ class ForkedWorker(WorkerProcess):
 
     def __init__(self, starter: Starter, payload: int, passed: Sequence[int], timeout: float | None):
         super().__init__()
-        with _standard_outputs() as outputs:
-            pid, self._pidfd, self._status = starter.fork_worker([*outputs, payload, *self._theirs, *passed], timeout)
+        with _standard_output() as output:
+            given = [output, self._errors.theirs, payload, *self._theirs, *passed]
+            pid, self._pidfd, self._status = starter.fork_worker(given, timeout)
         self._owned += [self._pidfd, self._status]
         self._watch(pid, self._pidfd)
 
@@ -247,7 +262,8 @@ class ExecutedWorker(WorkerProcess):
         _reap_closed()
         ours, lifeline = _lifeline(self)
         given = [lifeline, payload, *self._theirs[:3], *passed]
-        self._process = new_interpreter(f"{executed.__module__}:executed", given, surroundings.environ)
+        program = f"{executed.__module__}:executed"
+        self._process = new_interpreter(program, given, surroundings.environ, errors=self._errors.theirs)
         self._started(self._process.pid, ours)
 
     def _wait(self, timeout: float | None) -> int | None:
@@ -294,7 +310,7 @@ class MultiprocessingWorker(WorkerProcess):
         _, lifeline = _lifeline(self)
         connection, wake_read, wake_write = self._theirs[:3]
         payload = job if isinstance(job, int) else -1
-        given = (lifeline, payload, connection, wake_read, wake_write, *passed)
+        given = (self._errors.theirs, lifeline, payload, connection, wake_read, wake_write, *passed)
         arguments: tuple[Any, ...]
         if isinstance(job, int):
             arguments = (_run_sent, daemon, _Inherited(given))
@@ -336,11 +352,14 @@ def _run(run: Callable[..., int], daemon: bool, *arguments: Any) -> None:
 
 
 def _run_sent(given: Sequence[int]) -> int:
+    errors, *given = given
+    redirect_standard_error(errors)
     return executed([*map(str, given)])
 
 
 def _run_inherited(given: Sequence[int], job: Job, environ: Mapping[str, str]) -> int:
-    lifeline, _, connection, wake_read, wake_write, *passed = given
+    errors, lifeline, _, connection, wake_read, wake_write, *passed = given
+    redirect_standard_error(errors)
     die_with_lifeline(lifeline)
     os.environ.clear()
     os.environ.update(environ)
@@ -368,22 +387,18 @@ def _close_lifelines_of_dead() -> None:
 
 
 @contextlib.contextmanager
-def _standard_outputs() -> Iterator[tuple[int, int]]:
-    """Descriptors of standard output and error as they are now; of nothing, where they are closed."""
-    nothing: list[int] = []
-
-    def usable(descriptor: int) -> int:
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            nothing.append(os.open(os.devnull, os.O_WRONLY))
-            return nothing[-1]
-        return descriptor
-
+def _standard_output() -> Iterator[int]:
+    """Descriptor of standard output as it is now; of nothing, where it is closed."""
     try:
-        yield usable(1), usable(2)
-    finally:
-        descriptors.close_all(nothing)
+        os.fstat(1)
+    except OSError:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        try:
+            yield nothing
+        finally:
+            os.close(nothing)
+    else:
+        yield 1
 
 
 _open_workers: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()

@@ -81,6 +81,11 @@ class WorkerShare:
         return self._common.process.connection
 
     @property
+    def stderr_tail(self) -> str:
+        """See :attr:`~gymbridge.engine.workers.process.WorkerProcess.stderr_tail`."""
+        return self._common.process.stderr_tail
+
+    @property
     def is_alive(self) -> bool:
         """Has the process not ended?"""
         return self.exit_status(timeout=0) is None

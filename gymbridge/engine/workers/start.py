@@ -40,7 +40,8 @@ def start_worker(
     """Starts a process that runs ``job(worker_side)`` and ends.
 
     The worker ignores SIGINT, has random states of its own, and ends when this process is gone. What the job
-    prints goes where this process's standard output and error go now. Where the job cannot be unpickled in the worker,
+    writes to standard output goes where that of this process goes now; what it writes to standard error comes to that
+    of this process, as it is then, and the end of it is kept. Where the job cannot be unpickled in the worker,
     ``connection.recv()`` here raises a ``WorkerStartError`` that says why.
 
     Args:

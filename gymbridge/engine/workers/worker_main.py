@@ -18,6 +18,7 @@ from gymbridge.engine.workers.descriptors import anonymous_file, close_all, read
 from gymbridge.engine.workers.interpreter import own_signals
 from gymbridge.engine.workers.parent_death import die_with_lifeline
 from gymbridge.engine.workers.registrations import expect_ids_again
+from gymbridge.engine.workers.standard_error import prepare_standard_error
 from gymbridge.engine.workers.wake import WakeEnd
 
 __all__ = ["Job", "WorkerDescriptors", "WorkerSide", "executed", "run_job", "run_payload", "write_payload"]
@@ -99,6 +100,7 @@ def run_job(side: WorkerSide, load: Callable[[], Job]) -> int:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # here for forks of `multiprocessing`; others do already
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    prepare_standard_error()
     # a process that the env forks would else hold our pipes open, and the parent would wait for their end
     os.register_at_fork(after_in_child=side.close)
     surroundings.reseed()

@@ -26,6 +26,9 @@ _KEPT = 2**20
 class Mailbox:
     """One message at a time, written by one side and read by the other when a wake-up tells it to.
 
+    What is unpickled was written by the other side: the file has no name, is its user's alone, and only the process
+    that made it and the worker that it was handed to have it open.
+
     Neither writing nor reading waits for the other side, so no full pipe can stop both. A write or a read that an
     interrupt ends leaves no half message for later: the next one begins at the start of the file again.
 
@@ -48,7 +51,9 @@ class Mailbox:
     @classmethod
     def create(cls) -> Mailbox:
         """A new one; it is handed over by descriptor."""
-        return cls(anonymous_file("gymbridge-mail"))
+        descriptor = anonymous_file("gymbridge-mail")
+        os.fchmod(descriptor, 0o600)
+        return cls(descriptor)
 
     def put(self, packed: bytes) -> None:
         """Writes a message, over what is there."""
@@ -60,7 +65,11 @@ class Mailbox:
             offset += written
 
     def take(self) -> Any:
-        """The message that was written last."""
+        """The message that was written last.
+
+        Raises:
+            EOFError: the file ends before the message does.
+        """
         start = os.pread(self.descriptor, _FIRST_READ, 0)
         end = _LENGTH_BYTES + int.from_bytes(start[:_LENGTH_BYTES], "little")
         if end <= len(start):
@@ -68,7 +77,10 @@ class Mailbox:
         message = bytearray(end)
         offset = 0
         while offset < end:
-            offset += os.preadv(self.descriptor, [memoryview(message)[offset:]], offset)
+            read = os.preadv(self.descriptor, [memoryview(message)[offset:]], offset)
+            if not read:
+                raise EOFError(f"a message of {end} bytes ends after {offset}")
+            offset += read
         if end > _KEPT:
             os.ftruncate(self.descriptor, 0)
         return pickle.loads(memoryview(message)[_LENGTH_BYTES:])

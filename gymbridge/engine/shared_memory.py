@@ -1,7 +1,8 @@
 """Memory that this process and its workers share: where it comes from and how it is handed over, chosen here alone.
 
 Whatever its kind, it is handed over by descriptor, and no name of it stays (but a path that was asked for), so nothing
-is left behind, whatever dies.
+is left behind, whatever dies. It is its user's alone, and there from the beginning where it can run out later: who
+writes to a mapping that has no room is killed, and who asks for the room has an error.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ from gymbridge.engine.workers.channel import Channel
 __all__ = ["MemoryKind", "SharedBytes"]
 
 MemoryKind = Literal["anonymous", "file", "named"]
+
+_NAMES: dict[str, str] = {"anonymous": "shared memory", "file": "a memory-mapped file", "named": "shared memory"}
+
+_AT_ONCE = 2**20
+"""Bytes written at once where a file can be given room in no other way."""
 
 
 class SharedBytes:
@@ -68,14 +74,15 @@ class SharedBytes:
 
         Args:
             nbytes: how much.
-            kind: ``"anonymous"``: memory without a name. ``"file"``: a memory-mapped file, which only its owner may
-                read. ``"named"``: memory that has a name until this call returns, for platforms without
-                ``memfd_create``. None: ``"anonymous"`` where the platform has it, else ``"named"``.
+            kind: ``"anonymous"``: memory without a name. ``"file"``: a memory-mapped file. ``"named"``: memory that has
+                a name until this call returns, for platforms without ``memfd_create``. None: ``"anonymous"`` where the
+                platform has it, else ``"named"``. Only its owner may open it, whichever it is.
             path: for ``"file"``: where it is made, to stay there; without one no path leads to it.
 
         Raises:
             FileExistsError: there is something at ``path``.
-            OSError: not so much memory, or no more descriptors, or a full disk.
+            OSError: not so much memory, or no more descriptors, or a full disk; of room that is missing, with how much
+                was wanted.
             ValueError: no such kind, or a path for memory.
         """
         if kind is None:
@@ -92,10 +99,12 @@ class SharedBytes:
         else:
             descriptor = _private_file(path)
         try:
-            if kind == "anonymous":
-                os.ftruncate(descriptor, size)
-            elif kind == "file":
-                _fill(descriptor, size)
+            if kind == "anonymous":  # the others are made so
+                os.fchmod(descriptor, 0o600)
+            try:
+                _make_room(descriptor, size, kind)
+            except OSError as error:
+                raise OSError(error.errno, f"{size} bytes of {_NAMES[kind]} cannot be had: {error.strerror}") from error
             return cls(descriptor, nbytes)
         except BaseException:
             os.close(descriptor)
@@ -148,9 +157,27 @@ def _private_file(path: str | os.PathLike[str] | None) -> int:
     return descriptor
 
 
-def _fill(descriptor: int, size: int) -> None:
-    """Gives a file its size and takes the space now: a disk found full later kills who writes to the mapping."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-    else:
+def _make_room(descriptor: int, size: int, kind: MemoryKind) -> None:
+    """Gives memory its size, and takes the room now where it could be found missing later.
+
+    Anonymous memory has no limit of its own but all memory there is, so what nobody touches need not be there, unless
+    the kernel is told to promise no more than it has.
+    """
+    if kind == "anonymous" and not _promises_are_kept():
         os.ftruncate(descriptor, size)
+    elif hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    elif kind == "file":
+        zeros = bytes(min(size, _AT_ONCE))
+        left = size
+        while left:
+            left -= os.write(descriptor, zeros[:left])
+
+
+def _promises_are_kept() -> bool:
+    """Whether Linux was told to give out no more memory than there is."""
+    try:
+        with open("/proc/sys/vm/overcommit_memory") as file:
+            return file.read().strip() == "2"
+    except OSError:
+        return False

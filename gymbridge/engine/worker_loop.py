@@ -212,7 +212,13 @@ class _Service:
             packed = packed_for_caller(news, "what the envs gave")
         except Exception:
             packed = packed_for_caller(self._without_unpicklable(news), "what the envs gave")
-        self._mailbox.put(packed)
+        try:
+            self._mailbox.put(packed)
+        except OSError as error:  # no room for so much
+            told = OSError(error.errno, f"no room for {len(packed)} bytes beside what is shared: {error.strerror}")
+            failed = self._all_failed(ops, told)
+            errors = {first + row: ToldError.of(each) for row, each in failed.errors.items()}
+            self._mailbox.put(packed_for_caller(RoundNews({}, {}, errors, []), "an error"))
         return Answer.DONE_WITH_MAIL
 
     def _all_failed(self, ops: bytes, error: Exception) -> Report:

@@ -479,9 +479,12 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace, RemoteTensorDictFace]):
             return rows[position]
         steps = [works[row].op != Op.RESET and row not in self._steps for row in rows]
         ops = bytes(Op.STEP if is_step else Op.RESET for is_step in steps)
-        report = face._received(
-            ops, told, lambda position: self._whole.root_of(rows[position], works[rows[position]].row())
-        )
+
+        def known(position: int) -> TensorDictBase:
+            row = rows[position]
+            return self._whole.known_of(row, self._whole.root_of(row, works[row].row()))
+
+        report = face._received(ops, told, known)
         ended = {*report.steps.ended()} if any(steps) else ()
         for position, row in enumerate(rows):
             if not steps[position]:

@@ -130,6 +130,11 @@ class RemoteTensorDictFace(TensorDictFace):
                     for position, output in outputs.items()
                 )
 
+    def known_of(self, row: int, root: TensorDictBase) -> TensorDictBase:
+        """What the caller knows of a row: its root, and what the row showed last where that has nothing."""
+        latest = self._latest(row)
+        return root if latest is None else latest.copy().update(root)
+
     def _reset_inputs(  # type: ignore[override]
         self, tensordict: TensorDictBase | None, mask: torch.Tensor | None
     ) -> RoundInputs:
@@ -171,7 +176,8 @@ class RemoteTensorDictFace(TensorDictFace):
             self._distrust(row for row, op in enumerate(ops) if op)
             raise
         try:
-            report = self._received(step_ops, told, inputs.root)
+            root = inputs.root
+            report = self._received(step_ops, told, None if root is None else lambda row: self.known_of(row, root(row)))
             if step_ops != ops and (ended := report.steps.ended()):
                 self._reset_ended(ended, inputs, report)
         except BaseException:  # an interrupt: the caller will not see what the rows did
@@ -259,7 +265,7 @@ class RemoteTensorDictFace(TensorDictFace):
         """The report of a round with what the rows gave, in the form that the face takes.
 
         Args:
-            root: row -> what the caller has of it, where it steps.
+            root: row -> what the caller knows of it, where it steps.
         """
         report = Report()
         report.errors = dict(told.errors)
@@ -294,7 +300,7 @@ class RemoteTensorDictFace(TensorDictFace):
         """What a step shows that reached no env, since its worker was replaced: the root, truncated.
 
         Args:
-            root: what the caller has of the row; what is not there is zero.
+            root: what the caller knows of the row; what is not there is zero.
         """
         env, reader = self._envs[row], self._step_sections[row].reader
         rewards = {*leaf_keys(env.full_reward_spec)}

@@ -151,6 +151,22 @@ def test_a_step_in_which_a_worker_dies(started: Any, make: Any, lost: list[int],
 
 
 @each_batch
+def test_the_latest_observation_of_who_sends_actions_alone(started: Any, make: Any, lost: list[int]) -> None:
+    """Is what the env showed, whether the caller has it in what is sent or not."""
+    env = started(make)
+    td = env.reset()
+    td, td_ = step(env, td, GO, GO, GO, GO)
+    before = td_["observation"].clone()
+    alone = td_.select("action", strict=False)
+    td = step(env, alone, GO, KILL, GO, GO, op="step")
+    assert all(torch.equal(td["next", "observation"][row], before[row]) for row in lost)
+    if isinstance(env, AsyncEnvPool):
+        root = env.reset()
+        env.async_step_send(TensorDict(action=torch.tensor([KILL]), batch_size=[1]), [1])
+        assert torch.equal(env.async_step_recv()["next", "observation"][0], root["observation"][1])
+
+
+@each_batch
 def test_a_step_alone_and_a_reset_of_what_ended(started: Any, make: Any, lost: list[int]) -> None:
     env = started(make)
     td = step(env, env.reset(), GO, KILL, GO, GO, op="step")

@@ -26,7 +26,7 @@ from gymbridge.engine.shared_memory import MemoryKind
 from gymbridge.engine.supervision import Crew, not_known
 from gymbridge.engine.worker_kinds import ProcessWorkers
 from gymbridge.engine.worker_loop import EnvWorker
-from gymbridge.engine.workers import ReadyEnds, StartMethod
+from gymbridge.engine.workers import StartMethod
 from gymbridge.engine.workers.wake import LOOK_SECONDS
 
 __all__ = ["Affinity", "ParallelEngine", "affinities", "usable_cores"]
@@ -118,7 +118,6 @@ class ParallelEngine(RowVerbs, Generic[Description]):
 
     block: Block
     _inputs: Inputs
-    _ready_ends: ReadyEnds | None = None
 
     def __init__(
         self,
@@ -221,9 +220,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         if self._step_timeout is not None:
             self._hangs = HangWatch(self._step_timeout, lambda worker: at_work[firsts[worker]])
         if self.restarts.limit is not None:
-            self._replacing = Replacing(
-                self._crew, self.restarts, self.block, self.descriptions, self._hand_over_block, self._ready_ends
-            )
+            self._replacing = Replacing(self._crew, self.restarts, self.block, self.descriptions, self._hand_over_block)
 
     def _hand_over_block(self, worker: int, in_use: bool = True) -> None:
         """Gives a worker its part of the block, before it is told to allocate.

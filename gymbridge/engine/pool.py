@@ -96,7 +96,8 @@ class PoolEngine(ParallelEngine[Description]):
         makers = list(makers)
         self.envs_per_worker = count_of("envs_per_worker", envs_per_worker)
         super().__init__(makers, options, num_workers=max(1, len(makers)), **how)
-        self._ends = self._ready_ends = ReadyEnds(self._crew.ends)
+        self._ends = ReadyEnds(self._crew.ends)
+        self._crew.groups.append(self._ends)
         self._rows = PoolRows()
         self._look_seconds = _CLOSE_SECONDS
         self._is_closed = False
@@ -378,7 +379,6 @@ class PoolEngine(ParallelEngine[Description]):
                 with self._replacing_lock:  # another thread may be replacing it
                     if not self._is_done(row) and not self._crew.ends[row].has_byte:
                         self._crew.end_hung(row, hangs)
-                        self._ends.leave(row)
                         if row in self._rows.batch:
                             self._note_ready(row)
 

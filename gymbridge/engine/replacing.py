@@ -15,7 +15,6 @@ from gymbridge.engine.mailbox import packed_for_worker
 from gymbridge.engine.protocol import Call, Command
 from gymbridge.engine.restarts import Restarts
 from gymbridge.engine.supervision import Crew
-from gymbridge.engine.workers import ReadyEnds
 from gymbridge.errors import WorkerDiedError, WorkerStartError
 
 __all__ = ["Replacing"]
@@ -32,7 +31,6 @@ class Replacing:
         block: of all rows.
         descriptions: what each row's env said of itself.
         hand_over: gives a worker its part of the block, before it is told to allocate.
-        ready_ends: what else waits for the workers.
 
     Attributes:
         lost: the rows whose episode ended so, until the caller is told.
@@ -45,7 +43,6 @@ class Replacing:
         block: Block,
         descriptions: Sequence[Any],
         hand_over: Callable[[int], None],
-        ready_ends: ReadyEnds | None = None,
     ):
         self.lost = LostRows(block)
         self._crew = crew
@@ -53,7 +50,6 @@ class Replacing:
         self._block = block
         self._descriptions = descriptions
         self._hand_over = hand_over
-        self._ready_ends = ready_ends
 
     def replace(self, workers: Iterable[int], ops: bytes) -> bool:
         """Replaces dead workers, with all that are one process with them; False where one more would be too many.
@@ -81,14 +77,10 @@ class Replacing:
         death = crew.dead[worker]
         _logger.warning("%s; it is replaced", death)
         rows = [row for other in workers for row in crew.parts[other]]
-        for other in workers if self._ready_ends is not None else ():
-            self._ready_ends.leave(other)  # type: ignore[union-attr]
         try:
             for other, told in crew.replace(worker).items():
                 self._require_as_before(dict(zip(crew.parts[other], told, strict=True)))
             for other in workers:
-                if self._ready_ends is not None:
-                    self._ready_ends.replace(other)
                 self._hand_over(other)
                 crew.ask(other, Command.ALLOCATE)
                 self._seed_anew(other)

@@ -17,7 +17,7 @@ from gymbridge.engine.protocol import SYNC, Answer, Command
 from gymbridge.engine.shared_memory import SharedBytes
 from gymbridge.engine.worker_kinds import ProcessWorkers
 from gymbridge.engine.worker_loop import EnvWorker
-from gymbridge.engine.workers import WakeEnd, WakeGroup, WorkerProcess, WorkerShare
+from gymbridge.engine.workers import ReadyEnds, WakeEnd, WakeGroup, WorkerProcess, WorkerShare
 from gymbridge.errors import (
     CallTimeoutError,
     UnpicklableError,
@@ -60,6 +60,7 @@ class Crew:
         jobs: what each runs; what is set there is so for one that replaces it.
         doing: says what a worker is doing, in words; it may be set.
         concerned: the workers that the last command went to.
+        groups: those that wait for the workers' ends; who makes another puts it there, and it knows of deaths then.
         refusal: why the workers are not to be used any more; empty as long as they are.
     """
 
@@ -82,6 +83,7 @@ class Crew:
         self._workers: list[Worker] = []
         self._mailboxes: list[Mailbox] = []
         self._ends: list[WakeEnd] = []
+        self.groups: list[WakeGroup | ReadyEnds] = []
         self._kind = kind
         self._closed: set[int] = set()  # those that have closed their envs
         self.refusal = ""
@@ -95,6 +97,7 @@ class Crew:
                 self._pending.add(number)
                 self._ends.append(worker.wake)
             self._group = WakeGroup(self._ends)
+            self.groups.append(self._group)
             self.made = self._first_answers(deadline)
         except BaseException as error:
             is_of_an_env = isinstance(error, Exception) and not isinstance(error, (WorkerStartError, UnpicklableError))
@@ -316,7 +319,8 @@ class Crew:
             for other, process in zip(workers, started, strict=True):
                 self._workers[other] = process
                 self._ends[other] = process.wake
-                self._group.replace(other, process.wake)
+                for group in self.groups:
+                    group.replace(other, process.wake)
                 del self.dead[other]
                 self._pending.add(other)  # it is killed if it is let go of now
             return {other: self._answer_of(other, deadline) for other in workers}
@@ -407,7 +411,8 @@ class Crew:
             self.dead[worker] = WorkerDiedError(number, rows, status, doing, stderr)
         else:
             self.dead[worker] = WorkerTimeoutError(number, rows, status, seconds, doing, stderr)
-        self._group.remove(worker)
+        for group in self.groups:
+            group.remove(worker)
         ended.close()
 
     def same_process(self, worker: int) -> range:

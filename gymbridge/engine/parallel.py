@@ -184,7 +184,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
 
     def stats(self) -> dict[str, Any]:
         """How often workers were replaced, in all and each, and how many were ended since an env took too long."""
-        return self.restarts.stats(0 if self._hangs is None else self._hangs.ended)
+        return self.restarts.stats(self._crew.timeouts)
 
     # ---------------------------------------------------------------- before the first round
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import RowState, call_of
 from gymbridge.engine.counts import count_of
+from gymbridge.engine.hangs import HangWatch
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.mailbox import packed_for_worker
@@ -37,12 +38,10 @@ class _Given(NamedTuple):
     Attributes:
         op: what the caller wants.
         message: what was posted with it, packed.
-        at: when, on ``time.perf_counter``'s clock.
     """
 
     op: int
     message: Any
-    at: float
 
 
 class PoolEngine(ParallelEngine[Description]):
@@ -204,10 +203,11 @@ class PoolEngine(ParallelEngine[Description]):
             self._let_go(self._rows.claimed(rows, claim))
             raise
         try:
+            if self._hangs is not None:
+                self._hangs.begin(rows)
             if self._replacing is not None or self._hangs is not None:
-                now = perf_counter()
                 for row, op, message in zip(rows, wanted, mail, strict=True):
-                    self._given[row] = _Given(op, message, now)
+                    self._given[row] = _Given(op, message)
             for row, op, message in zip(rows, ops, mail, strict=True):
                 self._op[row] = op
                 if not op:  # it is lost, and its step reaches no env
@@ -249,7 +249,7 @@ class PoolEngine(ParallelEngine[Description]):
                 self._look_seconds if deadline is None else min(self._look_seconds, max(0.0, deadline - perf_counter()))
             )
             if self._hangs is not None:
-                self._end_hung([row for row in self._rows.batch if row not in ready])
+                self._end_hung([row for row in self._rows.batch if row not in ready], self._hangs)
             missing = least - len(ready)
             found = self._ends.wait(left, missing) if missing > 0 else self._ends.wait(0.0)
             for row in found:
@@ -270,16 +270,15 @@ class PoolEngine(ParallelEngine[Description]):
         self._waiting.add(row)
         try:
             while True:
-                end = self._crew.ends[
-                    row
-                ]  # before the look: the end of one that replaces it is another thread's at first
+                # before the look: the end of one that replaces it is another thread's at first
+                end = self._crew.ends[row]
                 if row in self._crew.dead or self._is_closed or self._is_done(row):
                     break
                 left = self._look_seconds if deadline is None else max(0.0, deadline - perf_counter())
                 if end.is_ready(min(left, self._look_seconds)):
                     break
                 if self._hangs is not None:
-                    self._end_hung([row])
+                    self._end_hung([row], self._hangs)
                 if left <= 0:
                     raise CallTimeoutError(f"env {row} did not come to its end in time")
             if self._is_closed:  # by another thread
@@ -369,18 +368,14 @@ class PoolEngine(ParallelEngine[Description]):
 
     # ---------------------------------------------------------------- workers that hang, or are replaced
 
-    def _end_hung(self, rows: Iterable[int]) -> None:
+    def _end_hung(self, rows: Iterable[int], hangs: HangWatch) -> None:
         """Ends the workers of those rows, with work under way, whose env has had too long."""
-        hangs, now = self._hangs, perf_counter()
-        assert hangs is not None
-        for row in rows:
-            given = self._given.get(row)
-            if given is not None and now - given.at > hangs.seconds and not self._is_done(row):
-                with self._replacing_lock:  # another thread may be replacing it
-                    if not self._is_done(row) and not self._crew.ends[row].has_byte:
-                        self._crew.end_hung(row, hangs)
-                        if row in self._rows.batch:
-                            self._note_ready(row)
+        for row in hangs.hung(row for row in rows if row in self._given):
+            with self._replacing_lock:  # another thread may be replacing it
+                if not self._is_done(row) and not self._crew.ends[row].has_byte:
+                    self._crew.end_hung(row, hangs.seconds)
+                    if row in self._rows.batch:
+                        self._note_ready(row)
 
     def _is_done(self, row: int) -> bool:
         """Whether there is nothing to wait for though nothing came: its worker has been replaced."""
@@ -413,13 +408,14 @@ class PoolEngine(ParallelEngine[Description]):
         self._op[row] = op
         if message is not None:
             crew.post(row, message)
+        if self._hangs is not None:
+            self._hangs.begin([row])
         crew.begin(row, Command.ROUND if message is None else Command.ROUND_WITH_MAIL)
-        self._given[row] = self._given[row]._replace(at=perf_counter())
         while row not in crew.dead and not crew.ends[row].is_ready(self._look_seconds):
             if self._is_closed:
                 raise RuntimeError(f"env {row}: {_CLOSED}")
             if self._hangs is not None:
-                self._end_hung([row])
+                self._end_hung([row], self._hangs)
         return self._own_report_of(row)
 
     def _replace(self, row: int, replacing: Replacing) -> bool:

@@ -60,6 +60,7 @@ class Crew:
         jobs: what each runs; what is set there is so for one that replaces it.
         doing: says what a worker is doing, in words; it may be set.
         concerned: the workers that the last command went to.
+        timeouts: how many processes were ended since one of their envs took too long.
         groups: those that wait for the workers' ends; who makes another puts it there, and it knows of deaths then.
         refusal: why the workers are not to be used any more; empty as long as they are.
     """
@@ -76,7 +77,8 @@ class Crew:
         self.doing: Callable[[int], str] = not_known
         self.jobs = jobs
         self._start_timeout = start_timeout
-        self._hung: dict[int, float] = {}
+        self.timeouts = 0
+        self._hung: dict[int, tuple[float, str]] = {}  # by process: the time that an env had, and what for
         self._sync_byte = SYNC
         self.concerned: Collection[int] = ()
         self._pending: set[int] = set()
@@ -225,18 +227,18 @@ class Crew:
             if self._pending and not dead:
                 if hangs is not None:
                     for worker in hangs.hung(self._pending):
-                        self.end_hung(worker, hangs)
+                        self.end_hung(worker, hangs.seconds)
                     if deadline is None or perf_counter() < deadline:
                         continue
                 late = sorted(self._pending)
                 rows = [row for worker in late for row in self.parts[worker]]
                 raise CallTimeoutError(f"workers {self._numbers(late)} did not answer in time: envs {rows}")
 
-    def end_hung(self, worker: int, hangs: HangWatch) -> None:
-        """Ends a worker at once, one of whose envs has had its time; its death is told with that."""
+    def end_hung(self, worker: int, seconds: float) -> None:
+        """Ends a worker at once, one of whose envs has had its time; its process's death is told with that."""
         if worker not in self.dead:
-            hangs.ended += 1
-            self._hung[worker] = hangs.seconds
+            self.timeouts += 1
+            self._hung[self.number(worker)] = seconds, self.doing(worker)
             self._workers[worker].abort(_SECONDS_TO_SAY)
             self._bury(worker)
 
@@ -308,6 +310,7 @@ class Crew:
         deadline = None if self._start_timeout is None else perf_counter() + self._start_timeout
         for other in workers:
             self._bury(other)
+        self._hung.pop(self.number(worker), None)
         first = [self.dead[other] for other in workers]
         mailboxes = [Mailbox.create() for _ in workers]
         for other, mailbox in zip(workers, mailboxes, strict=True):
@@ -405,12 +408,11 @@ class Crew:
         if not ended.join(_SECONDS_TO_DIE):
             ended.kill()
         rows = [row for other in self.same_process(worker) for row in self.parts[other]]
-        number, status, doing = self.number(worker), ended.exit_status(_SECONDS_TO_DIE), self.doing(worker)
-        seconds, stderr = self._hung.pop(worker, None), ended.stderr_tail
-        if seconds is None:
-            self.dead[worker] = WorkerDiedError(number, rows, status, doing, stderr)
+        number, status, stderr = self.number(worker), ended.exit_status(_SECONDS_TO_DIE), ended.stderr_tail
+        if number in self._hung:
+            self.dead[worker] = WorkerTimeoutError(number, rows, status, *self._hung[number], stderr)
         else:
-            self.dead[worker] = WorkerTimeoutError(number, rows, status, seconds, doing, stderr)
+            self.dead[worker] = WorkerDiedError(number, rows, status, self.doing(worker), stderr)
         for group in self.groups:
             group.remove(worker)
         ended.close()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import gymnasium as gym
 import numpy as np
 import pytest
-from mortal_envs import GO, KILL, mortal
+from mortal_envs import GO, HANG, KILL, mortal
 
+from gymbridge.engine import hangs, pool
 from gymbridge.engine.codes import Op
 from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.pool import PoolEngine
-from gymbridge.errors import WorkerDiedError
+from gymbridge.errors import WorkerDiedError, WorkerTimeoutError
+from gymbridge.vector import AsyncVectorEnv
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="tests the ends of workers as Linux has them")
 
@@ -38,6 +44,34 @@ def started() -> Iterator[Callable[..., PoolEngine[Any]]]:
         engine.close(terminate=True)
 
 
+class GatedEnv(gym.Env[Any, Any]):
+    """A step ends the episode; it waits until a FIFO was opened and closed, and so does a reset, at another.
+
+    Args:
+        folder: with the FIFOs ``step`` and ``reset``; where one is not there, nothing is waited for.
+    """
+
+    observation_space = gym.spaces.Box(0, 1, (1,), np.float64)
+    action_space = gym.spaces.Discrete(5)
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def _observation(self, gate: str) -> Any:
+        if (self.folder / gate).exists():
+            (self.folder / gate).read_bytes()
+        return np.zeros(1)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self._observation("reset"), {}
+
+    def step(self, action: Any) -> Any:
+        return self._observation("step"), 0.0, True, False, {}
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
 def actions(*deeds: int) -> Any:
     return [np.array(deeds)]
 
@@ -51,7 +85,7 @@ def test_descriptors_of_dead_workers_are_known_to_nobody_once_they_are_closed(st
 
     def bury_and_look(worker: int) -> None:
         bury(worker)
-        known[worker] = {of for group in groups for of in group._index.values()}
+        known.setdefault(worker, {of for group in groups for of in group._index.values()})
 
     engine._crew._bury = bury_and_look
     report = engine.run(bytes([Op.STEP] * 3), actions(KILL, KILL, GO))
@@ -64,3 +98,55 @@ def test_descriptors_of_dead_workers_are_known_to_nobody_once_they_are_closed(st
         assert {group._index[end.fileno()] for end in engine._crew.ends} == {0, 1, 2}
     engine.submit([0, 1, 2], bytes([Op.RESET] * 3), None)
     assert {*engine.wait(3, SECONDS)} == {0, 1, 2}
+
+
+def test_a_step_and_the_reset_after_it_have_their_time_each(
+    started: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a pool, where both are one piece of work."""
+    clock = [0.0]
+    for module in (hangs, pool):
+        monkeypatch.setattr(module, "perf_counter", lambda: clock[0])
+    engine = started([lambda: GatedEnv(tmp_path)], step_timeout=1.0)
+    for gate in ("step", "reset"):
+        os.mkfifo(tmp_path / gate)
+
+    def timeouts_after(seconds: float) -> int:
+        clock[0] += seconds
+        engine.wait(0)
+        return int(engine.stats()["timeouts"])
+
+    engine.submit([0], bytes([Op.STEP_MAYBE_RESET]), actions(0))
+    with open(tmp_path / "step", "wb"):  # once the env opens it too
+        assert timeouts_after(0.7) == 0
+    with open(tmp_path / "reset", "wb"):
+        assert timeouts_after(0.7) == 0
+        assert timeouts_after(0.7) == 0
+        assert timeouts_after(0.7) == 1
+    assert isinstance(engine.take([0], None).errors[0], WorkerTimeoutError)
+
+
+def test_all_envs_of_a_process_that_is_ended_are_told_why(started: Any) -> None:
+    """One of them took too long, the other's worker was the same process."""
+    engine = started(mortal(2), envs_per_worker=2, step_timeout=0.5)
+    engine.submit([0, 1], bytes([Op.STEP] * 2), actions(GO, HANG))
+    assert {*engine.wait(2, SECONDS)} == {0, 1}
+    engine.take([0], None)
+    engine.release([0])
+    (hung,) = engine.take([1], None).errors.values()
+    engine.release([1])
+    engine.submit([0], bytes([Op.RESET]), None)
+    assert engine.wait(1, SECONDS) == [0]
+    (sibling,) = engine.take([0], None).errors.values()
+    assert isinstance(sibling, WorkerTimeoutError)
+    assert str(sibling) == str(hung)
+
+
+def test_what_was_counted_stays_known_after_the_end() -> None:
+    envs: Any = AsyncVectorEnv(mortal(2), num_workers=2, on_worker_failure="restart", step_timeout=0.5)
+    envs.reset()
+    envs.step([GO, HANG])
+    counted = envs.stats()
+    assert counted == {"workers": {"restarts": 1, "restarts_of": {1: 1}, "timeouts": 1}}
+    envs.close()
+    assert envs.stats() == counted

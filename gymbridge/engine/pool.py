@@ -103,7 +103,7 @@ class PoolEngine(ParallelEngine[Description]):
         self._waiting: set[int] = set()
         """Lanes that a thread waits for, or is about to take: another may not read their answers meanwhile."""
         self._read: dict[int, Report] = {}
-        """Row -> what was read of it before it was taken: another raised, or its worker is replaced."""
+        """Row -> what was read of it, until it is idle: it is taken with others, or its worker was replaced since."""
         self._given: dict[int, _Given] = {}
         """Row -> what it was given to do, where workers may be replaced or be ended."""
         self._cut_off: set[int] = set()
@@ -301,12 +301,14 @@ class PoolEngine(ParallelEngine[Description]):
             The report of the work, of which row ``i`` is ``rows[i]``.
         """
         try:
-            reports = [self._report_of(row) for row in rows]
+            for row in rows:
+                if row not in self._read:
+                    self._read[row] = self._report_of(row)  # at once: the next one's worker may be theirs, and replaced
+            reports = [self._read[row] for row in rows]
             failed = next((row for row, own in zip(rows, reports, strict=True) if own.errors), None)
             if failed is not None:
-                self._read.update(zip(rows, reports, strict=True))
                 rows, index = [failed], [*rows].index(failed)
-                report = _renumbered([self._read.pop(failed)], index)
+                report = _renumbered([self._read[failed]], index)
             else:
                 report = NOTHING if reports.count(NOTHING) == len(reports) else _renumbered(reports, 0)
             if into is not None and failed is None:
@@ -334,8 +336,6 @@ class PoolEngine(ParallelEngine[Description]):
 
     def _report_of(self, row: int) -> Report:
         """What a row that is ready left beside the block; its errors, infos and outputs are under the number 0."""
-        if self._read and row in self._read:
-            return self._read.pop(row)
         if self._replacing is None:
             return self._own_report_of(row)
         return self._report_over_death(row, self._replacing)
@@ -386,7 +386,7 @@ class PoolEngine(ParallelEngine[Description]):
         wanted = self._given[row].op
         with self._replacing_lock:
             if row in self._read:  # another thread has replaced its worker, which had answered before
-                return self._read.pop(row)
+                return self._read[row]
             own = self._own_report_of(row) if row not in self._cut_off else NOTHING
             while row in self._crew.dead or row in self._cut_off:
                 if row in self._crew.dead and not self._replace(row, replacing):

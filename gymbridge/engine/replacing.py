@@ -9,7 +9,6 @@ from typing import Any
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.failures import raise_env_error
-from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.lost_rows import LostRows
 from gymbridge.engine.mailbox import packed_for_worker
 from gymbridge.engine.protocol import Call, Command
@@ -57,7 +56,7 @@ class Replacing:
         Args:
             workers: their numbers.
             ops: those of the round in which they died, of all rows: of rows that step, the step is lost. Of a row that
-                has no part in it, its episode is.
+                has no part in it, its episode is, and what it gave before stays.
 
         Raises:
             WorkerStartError: one cannot be started, is not there in time, or has other envs than before.
@@ -93,7 +92,6 @@ class Replacing:
             for row in rows:
                 if ops[row] >= Op.STEP or (ops[row] == Op.IDLE and block.state[row] == RowState.RUNNING):
                     self.lost.rows.add(row)
-            forget_infos(block, rows)
 
     def _require_as_before(self, descriptions: Mapping[int, Any]) -> None:
         """Refuses envs whose leaves are others than those that the block has places for."""

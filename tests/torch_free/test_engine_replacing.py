@@ -15,8 +15,10 @@ import pytest
 from mortal_envs import GO, HANG, KILL, mortal
 
 from gymbridge.engine import hangs, pool
+from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op
 from gymbridge.engine.gym_host import GymHostOptions
+from gymbridge.engine.info_records import FORMS_KEY
 from gymbridge.engine.pool import PoolEngine
 from gymbridge.errors import WorkerDiedError, WorkerTimeoutError
 from gymbridge.vector import AsyncVectorEnv
@@ -33,7 +35,7 @@ def started() -> Iterator[Callable[..., PoolEngine[Any]]]:
     engines: list[PoolEngine[Any]] = []
 
     def start(makers: list[Callable[[], Any]], **options: Any) -> PoolEngine[Any]:
-        engine: PoolEngine[Any] = PoolEngine(makers, GymHostOptions(), **options)
+        engine: PoolEngine[Any] = PoolEngine(makers, GymHostOptions(collect_infos=True), **options)
         engines.append(engine)
         engine.allocate()
         engine.run(bytes([Op.RESET] * len(makers)), None)
@@ -150,3 +152,25 @@ def test_what_was_counted_stays_known_after_the_end() -> None:
     assert counted == {"workers": {"restarts": 1, "restarts_of": {1: 1}, "timeouts": 1}}
     envs.close()
     assert envs.stats() == counted
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["taken together", "taken one by one"])
+def test_the_info_of_an_env_that_has_stepped_outlives_its_worker(started: Any, together: bool) -> None:
+    """Another env of the process has ended it, and is received before or with it."""
+    engine = started(mortal(2), envs_per_worker=2, max_restarts=(10, 60.0))
+    for row, deed in enumerate((GO, KILL)):
+        engine.submit([row], bytes([Op.STEP]), actions(deed))
+        assert row in engine.wait(row + 1, SECONDS)
+    block = Block(engine.block.layout)
+    if together:
+        report = engine.take([0, 1], block)
+        assert report.lost == {1}
+    else:
+        assert engine.take([1], block).lost == {0}
+        assert not engine.take([0], block).lost
+    assert block.next[FORMS_KEY][0].tolist().count(0) == 1  # the step's alone
+    assert engine.block.next["reward",][0] == 1
+    engine.submit([0], bytes([Op.STEP]), actions(GO))
+    engine.wait(1, SECONDS)
+    assert engine.take([0], block).lost == {0}
+    assert not block.next[FORMS_KEY][0].any()

@@ -292,15 +292,13 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             crew.require_open()
         if self.unsettled:
             self.settle()
+        if crew.dead:
+            self._require_living(self._with_work(ops))
         wanted = ops
         if self._replacing is not None:
-            if crew.dead:
-                self._require_living(self._with_work(ops))
-            self._keep_seeds(reset_kwargs)
+            self._keep_seeds(range(self.num_envs), ops, reset_kwargs)
             ops = self._replacing.lost.ops(ops)
         workers = self._all_workers if 0 not in ops else self._with_work(ops)
-        if crew.dead:
-            self._require_living(workers)
         with_mail = self._write(ops, workers, inputs, reset_kwargs)
         self._round = _Round(wanted, ops, workers, inputs, reset_kwargs)
         try:
@@ -363,9 +361,10 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         lost.keep_known([row for row, op in enumerate(wanted) if op])
         return report
 
-    def _keep_seeds(self, reset_kwargs: Sequence[Mapping[str, Any]] | None) -> None:
-        for row, kwargs in enumerate(reset_kwargs or ()):
-            self.restarts.take_seed(row, kwargs.get("seed"))
+    def _keep_seeds(self, rows: Iterable[int], ops: bytes, reset_kwargs: Sequence[Mapping[str, Any]] | None) -> None:
+        for row, op, kwargs in zip(rows, ops, reset_kwargs or (), strict=False):
+            if op:  # else they are ignored
+                self.restarts.take_seed(row, kwargs.get("seed"))
 
     def _with_work(self, ops: bytes) -> list[int]:
         parts = self._crew.parts

@@ -190,7 +190,7 @@ class PoolEngine(ParallelEngine[Description]):
                 self._require_living(rows)
             wanted = ops
             if self._replacing is not None:
-                self._keep_seeds_of(rows, reset_kwargs)
+                self._keep_seeds(rows, ops, reset_kwargs)
                 ops = self._replacing.lost.ops(ops, rows)
             beside = self._inputs.write_rows(rows, inputs)
             mail: list[Any] = [None] * len(rows)
@@ -451,10 +451,6 @@ class PoolEngine(ParallelEngine[Description]):
                 if row in self._crew.dead and not self._replace(row, self._replacing):
                     raise self._crew.dead[row].again()
         return None
-
-    def _keep_seeds_of(self, rows: Sequence[int], reset_kwargs: Sequence[Mapping[str, Any]] | None) -> None:
-        for row, kwargs in zip(rows, reset_kwargs or (), strict=False):
-            self.restarts.take_seed(row, kwargs.get("seed"))
 
     def _note_ready(self, row: int) -> None:
         self._rows.note_ready(row)  # before it is forgotten: an interrupt may come between the two

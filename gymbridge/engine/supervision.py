@@ -165,24 +165,18 @@ class Crew:
             with_mail: those that get ``ROUND_WITH_MAIL`` instead.
         """
         self.concerned = workers  # before the first: an interrupt may come between any two
-        pending, ends = self._pending, self._ends
         for worker in workers:
-            pending.add(worker)
-            try:
-                if worker in with_mail:
-                    ends[worker].wake(Command.ROUND_WITH_MAIL)
-                elif command == Command.ALLOCATE:  # which has both sides count from zero
-                    ends[worker].signal(command)
-                else:
-                    ends[worker].wake(command)
-            except BrokenPipeError:
-                self._bury(worker)
+            self.begin(worker, Command.ROUND_WITH_MAIL if worker in with_mail else command)
 
     def begin(self, worker: int, command: Command) -> None:
         """Sends a command to one worker, whose answer ``finish`` takes; one found dead is in ``dead`` then."""
         self._pending.add(worker)
+        end = self._ends[worker]
         try:
-            self._ends[worker].wake(command)
+            if command is Command.ALLOCATE:  # which has both sides count from zero
+                end.signal(command)
+            else:
+                end.wake(command)
         except BrokenPipeError:
             self._bury(worker)
 
@@ -351,21 +345,19 @@ class Crew:
         """
         if mail is not None:
             self.post(worker, mail)
-        self._pending.add(worker)
-        with suppress(BrokenPipeError):
-            if command == Command.ALLOCATE:  # which has both sides count from zero
-                self._ends[worker].signal(command)
-            else:
-                self._ends[worker].wake(command)
+        self.begin(worker, command)
         return self._answer_of(worker, None if self._start_timeout is None else perf_counter() + self._start_timeout)
 
     def _answer_of(self, worker: int, deadline: float | None) -> Any:
-        try:
-            if self._ends[worker].wait(None if deadline is None else max(0.0, deadline - perf_counter())) is None:
-                raise WorkerStartError(f"the envs {[*self.parts[worker]]} were not made anew within the start timeout")
-        except EOFError:
-            self._bury(worker)
-        self._pending.discard(worker)
+        if worker not in self.dead:
+            left = None if deadline is None else max(0.0, deadline - perf_counter())
+            try:
+                if self._ends[worker].wait(left) is None:
+                    rows = [*self.parts[worker]]
+                    raise WorkerStartError(f"the envs {rows} were not made anew within the start timeout")
+            except EOFError:
+                self._bury(worker)
+            self._pending.discard(worker)
         return self.answer(worker)
 
     def require_open(self) -> None:

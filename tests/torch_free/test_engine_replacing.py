@@ -174,3 +174,11 @@ def test_the_info_of_an_env_that_has_stepped_outlives_its_worker(started: Any, t
     engine.wait(1, SECONDS)
     assert engine.take([0], block).lost == {0}
     assert not block.next[FORMS_KEY][0].any()
+
+
+def test_seeds_of_rows_that_are_not_reset_are_ignored(started: Any) -> None:
+    """Also where they are kept for workers that replace others."""
+    engine = started(mortal(2), max_restarts=(10, 60.0))
+    engine.run(bytes([Op.RESET, Op.IDLE]), None, [{"seed": 7}, {"seed": 7}])
+    assert engine.restarts.next_seed(0) is not None
+    assert engine.restarts.next_seed(1) is None

@@ -421,7 +421,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
     def settle(self) -> None:
         """See :class:`~gymbridge.engine.host.Engine`."""
         if self.unsettled:
-            self._crew.settle()
+            self._crew.settle(hangs=self._hangs if any(self._interrupted_ops) else None)
             fail_rows(self.block.state, self._interrupted_ops)  # the workers wrote the rows meanwhile
             self.unsettled = False
 

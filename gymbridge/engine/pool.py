@@ -485,7 +485,7 @@ class PoolEngine(ParallelEngine[Description]):
         interrupted = self._rows.interrupted
         left = interrupted.intersection(rows) if interrupted else None
         if left:
-            self._crew.settle(left)
+            self._crew.settle(left, self._hangs)
             for row in left:
                 self.block.state[row] = RowState.FAILED  # the worker wrote it meanwhile
             interrupted -= left

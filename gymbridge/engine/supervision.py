@@ -259,11 +259,12 @@ class Crew:
             mark_error(error, row, f"raised while env {row} was made")
         raise error
 
-    def settle(self, workers: Collection[int] | None = None) -> None:
+    def settle(self, workers: Collection[int] | None = None, hangs: HangWatch | None = None) -> None:
         """Waits until what was under way is done, and drops the answers.
 
         Args:
             workers: those concerned; unless given, those that the last command went to.
+            hangs: as for ``wait``.
 
         Also where an interrupt has kept this process from knowing which workers it has woken and which have answered:
         what is sent now comes back behind all that.
@@ -278,13 +279,17 @@ class Crew:
                 self._ends[worker].signal(self._sync_byte)
             except BrokenPipeError:
                 self._bury(worker)
+        interval = None if hangs is None else hangs.interval
         for worker in concerned:
-            if worker not in self.dead:
-                try:
-                    self._ends[worker].skip_to(self._sync_byte)
-                    self._ends[worker].restart()
-                except EOFError:
-                    self._bury(worker)
+            try:
+                while worker not in self.dead:
+                    if self._ends[worker].skip_to(self._sync_byte, interval):
+                        self._ends[worker].restart()
+                        break
+                    if hangs is not None and hangs.hung([worker]):
+                        self.end_hung(worker, hangs.seconds)
+            except EOFError:
+                self._bury(worker)
         self._pending.difference_update(concerned)
 
     # ---------------------------------------------------------------- one worker apart from the others

@@ -20,7 +20,7 @@ from gymbridge.engine.codes import Op
 from gymbridge.engine.gym_host import GymHostOptions
 from gymbridge.engine.info_records import FORMS_KEY
 from gymbridge.engine.pool import PoolEngine
-from gymbridge.errors import WorkerDiedError, WorkerTimeoutError
+from gymbridge.errors import CallTimeoutError, WorkerDiedError, WorkerTimeoutError
 from gymbridge.vector import AsyncVectorEnv
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="tests the ends of workers as Linux has them")
@@ -182,3 +182,27 @@ def test_seeds_of_rows_that_are_not_reset_are_ignored(started: Any) -> None:
     engine.run(bytes([Op.RESET, Op.IDLE]), None, [{"seed": 7}, {"seed": 7}])
     assert engine.restarts.next_seed(0) is not None
     assert engine.restarts.next_seed(1) is None
+
+
+@pytest.mark.parametrize("max_restarts", [None, (10, 60.0)], ids=["raise", "restart"])
+@pytest.mark.parametrize("in_round", [True, False], ids=["round", "lane"])
+def test_an_env_that_hangs_in_a_call_that_was_given_up_is_ended_too(
+    started: Any, in_round: bool, max_restarts: Any
+) -> None:
+    """The next call waits for what was given up, and not for ever."""
+    engine = started(mortal(2), step_timeout=0.5, max_restarts=max_restarts)
+    if in_round:
+        engine.send(bytes([Op.STEP] * 2), actions(GO, HANG))
+        with pytest.raises(CallTimeoutError):
+            engine.receive(0.0)
+    else:
+        engine.submit([1], bytes([Op.STEP]), actions(HANG), lane=True)
+        with pytest.raises(CallTimeoutError):
+            engine.wait_for(1, 0.0)
+        engine.abandon([1])
+    if max_restarts is None:
+        with pytest.raises(WorkerTimeoutError, match="the step of env 1"):
+            engine.run(bytes([Op.RESET] * 2), None)
+    else:
+        assert not engine.run(bytes([Op.RESET] * 2), None).errors
+    assert engine.stats()["timeouts"] == 1

@@ -207,6 +207,7 @@ class PoolEngine(ParallelEngine[Description]):
                 self._hangs.begin(rows)
             if self._replacing is not None or self._hangs is not None:
                 for row, op, message in zip(rows, wanted, mail, strict=True):
+                    self._cut_off.discard(row)
                     self._given[row] = _Given(op, message)
             for row, op, message in zip(rows, ops, mail, strict=True):
                 self._op[row] = op
@@ -301,9 +302,8 @@ class PoolEngine(ParallelEngine[Description]):
             The report of the work, of which row ``i`` is ``rows[i]``.
         """
         try:
-            for row in rows:
-                if row not in self._read:
-                    self._read[row] = self._report_of(row)  # at once: the next one's worker may be theirs, and replaced
+            for row in rows:  # each is kept at once: the next one's worker may be its own, and be replaced
+                self._read_answer(row)
             reports = [self._read[row] for row in rows]
             failed = next((row for row, own in zip(rows, reports, strict=True) if own.errors), None)
             if failed is not None:
@@ -334,14 +334,19 @@ class PoolEngine(ParallelEngine[Description]):
         done_at = self.block.done_at
         return [done_at[row] for row in rows]
 
-    def _report_of(self, row: int) -> Report:
-        """What a row that is ready left beside the block; its errors, infos and outputs are under the number 0."""
+    def _read_answer(self, row: int) -> None:
+        """Keeps what a row that is ready left beside the block, unless that was done before."""
         if self._replacing is None:
-            return self._own_report_of(row)
-        return self._report_over_death(row, self._replacing)
+            if row not in self._read:
+                self._read[row] = self._own_report_of(row)
+            return
+        with self._replacing_lock:  # until it is kept: another thread may be about to replace the worker
+            if row not in self._read:
+                self._read[row] = self._report_over_death(row, self._replacing)
+                self._replacing.lost.keep_known([row])
 
     def _own_report_of(self, row: int, *, has_answered: bool = False) -> Report:
-        """The same of a row whose worker has answered, or died.
+        """What a row left whose worker has answered, or died: its errors, infos and outputs are under the number 0.
 
         Args:
             has_answered: it has been seen that it has, and not died alone.
@@ -384,19 +389,15 @@ class PoolEngine(ParallelEngine[Description]):
     def _report_over_death(self, row: int, replacing: Replacing) -> Report:
         """What a row gave; where its worker died, once another has done what is left of its work."""
         wanted = self._given[row].op
-        with self._replacing_lock:
-            if row in self._read:  # another thread has replaced its worker, which had answered before
-                return self._read[row]
-            own = self._own_report_of(row) if row not in self._cut_off else NOTHING
-            while row in self._crew.dead or row in self._cut_off:
-                if row in self._crew.dead and not self._replace(row, replacing):
-                    return self._own_report_of(row)
-                self._cut_off.discard(row)
-                own = self._done_again(row, wanted, replacing)
+        own = self._own_report_of(row) if row not in self._cut_off else NOTHING
+        while row in self._crew.dead or row in self._cut_off:
+            if row in self._crew.dead and not self._replace(row, replacing):
+                return self._own_report_of(row)
+            self._cut_off.discard(row)
+            own = self._done_again(row, wanted, replacing)
         if row in replacing.lost.rows and replacing.lost.show(row, wanted, failed=bool(own.errors)):
             own = Report() if own is NOTHING or own is IN_BLOCK else own
             own.lost.add(0)
-        replacing.lost.keep_known([row])
         return own
 
     def _done_again(self, row: int, wanted: int, replacing: Replacing) -> Report:
@@ -459,11 +460,10 @@ class PoolEngine(ParallelEngine[Description]):
     def _let_go(self, rows: Iterable[int]) -> None:
         """These rows are idle again."""
         rows = [*rows]
-        for row in rows if self._read else ():
-            self._read.pop(row, None)
-        for row in rows if self._given else ():
+        for row in rows if self._given else ():  # before it is unread: else its worker's end could cut it off
             self._given.pop(row, None)
-            self._cut_off.discard(row)
+        for row in rows:
+            self._read.pop(row, None)
         self._rows.let_go(rows)
 
     # ---------------------------------------------------------------- what was interrupted
@@ -476,9 +476,8 @@ class PoolEngine(ParallelEngine[Description]):
         for row in rows:
             self._ends.forget(row)
             self.block.state[row] = RowState.FAILED
-            self._read.pop(row, None)
             self._given.pop(row, None)
-            self._cut_off.discard(row)
+            self._read.pop(row, None)
         self._rows.abandon(rows)
 
     def _settle(self, rows: Iterable[int]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -206,3 +208,33 @@ def test_an_env_that_hangs_in_a_call_that_was_given_up_is_ended_too(
     else:
         assert not engine.run(bytes([Op.RESET] * 2), None).errors
     assert engine.stats()["timeouts"] == 1
+
+
+def test_what_an_env_gave_is_kept_before_another_thread_may_replace_its_worker(started: Any) -> None:
+    """Else a step that was done would be cut off, and shown as one that was not."""
+    engine = started(mortal(2), envs_per_worker=2, max_restarts=(10, 60.0))
+    sibling = threading.Thread(target=lambda: engine.submit([1], bytes([Op.STEP]), actions(GO)))
+
+    class Lock:
+        """The engine's, which another thread gets, and replaces the worker, as soon as it can."""
+
+        def __enter__(self) -> None:
+            engine_lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            engine_lock.release()
+            if threading.current_thread() is not sibling and not sibling.ident:
+                os.kill(engine._crew._workers[0]._common.process.pid, signal.SIGKILL)
+                engine._crew._workers[0].join(SECONDS)
+                engine._crew.look_for_dead([1])
+                sibling.start()
+                sibling.join(SECONDS)
+
+    engine_lock = engine._replacing_lock
+    engine.submit([0], bytes([Op.STEP]), actions(GO), lane=True)
+    engine.wait_for(0, SECONDS)
+    engine._replacing_lock = Lock()
+    block = Block(engine.block.layout)
+    assert not engine.take([0], block).lost
+    assert block.next["reward",][0] == 1
+    assert engine.stats()["restarts"] == 1

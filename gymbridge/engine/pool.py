@@ -391,8 +391,18 @@ class PoolEngine(ParallelEngine[Description]):
         wanted = self._given[row].op
         own = self._own_report_of(row) if row not in self._cut_off else NOTHING
         while row in self._crew.dead or row in self._cut_off:
-            if row in self._crew.dead and not self._replace(row, replacing):
-                return self._own_report_of(row)
+            try:
+                if row in self._crew.dead and not self._replace(row, replacing):
+                    return self._own_report_of(row)
+            except Exception as error:  # of a maker, say: it is this row's, and costs no other
+                if self._is_closed:
+                    raise
+                own = self._own_report_of(row)
+                if getattr(error, "env_index", row) == row:
+                    own.errors[0] = error
+                else:
+                    own.errors[0].__cause__ = error
+                return own
             self._cut_off.discard(row)
             own = self._done_again(row, wanted, replacing)
         if row in replacing.lost.rows and replacing.lost.show(row, wanted, failed=bool(own.errors)):

@@ -238,3 +238,25 @@ def test_what_an_env_gave_is_kept_before_another_thread_may_replace_its_worker(s
     assert not engine.take([0], block).lost
     assert block.next["reward",][0] == 1
     assert engine.stats()["restarts"] == 1
+
+
+@pytest.mark.parametrize("envs_per_worker", [1, 2])
+def test_what_a_maker_raises_the_second_time_costs_the_other_envs_nothing(
+    started: Any, tmp_path: Path, envs_per_worker: int
+) -> None:
+    """They are received after it, and the next call makes the env."""
+    engine = started(mortal(4, tmp_path, ["", "init"]), envs_per_worker=envs_per_worker, max_restarts=(10, 60.0))
+    for row, deed in enumerate((GO, KILL, GO, GO)):
+        engine.submit([row], bytes([Op.STEP]), actions(deed))
+        assert row in engine.wait(row + 1, SECONDS)
+    block = Block(engine.block.layout)
+    (failed,) = engine.take([0, 1, 2, 3], block).errors.items()
+    assert failed[0] == 1
+    with pytest.raises(LookupError, match="not now") as raised:
+        raise failed[1]
+    assert raised.value.env_index == 1  # type: ignore[attr-defined]
+    assert not engine.take([0, 2, 3], block).errors
+    assert block.next["reward",][:3].tolist() == [1, 1, 1]
+    engine.submit([1], bytes([Op.RESET]), None)
+    engine.wait(1, SECONDS)
+    assert not engine.take([1], block).errors

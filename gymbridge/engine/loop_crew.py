@@ -15,22 +15,37 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any
 
-from gymbridge.engine.call_crew import LEFT_BEHIND, CallCrew, death_of, errors_of_close, warn_of_late
-from gymbridge.engine.env_calls import CallingHost, EnvCall, VerbCall, is_awaitable, is_coroutine_env
+from gymbridge.engine.arrivals import Arrivals
+from gymbridge.engine.call_crew import (
+    LEFT_BEHIND,
+    AlsoArrivals,
+    CallCrew,
+    death_of,
+    errors_of_close,
+    warn_of_late,
+)
+from gymbridge.engine.env_calls import Await, CallingHost, EnvCall, RowCall, VerbCall, is_awaitable, is_coroutine_env
 from gymbridge.engine.failures import mark_error
 from gymbridge.engine.makers import require_env, require_maker
+from gymbridge.engine.recovery import Recovery, Revival, recovery_of
+from gymbridge.engine.remade_rows import Remake
+from gymbridge.engine.restarts import Restarts
 from gymbridge.engine.workers.loop_thread import LoopThread
 from gymbridge.errors import WorkerDiedError, WorkerStartError
 
 __all__ = ["LoopCrew"]
+
+_logger = logging.getLogger(__name__)
 
 _SECONDS_TO_CANCEL = 1.0
 """That tasks which are cancelled may take to end."""
@@ -45,14 +60,25 @@ class LoopCrew(CallCrew):
     Args:
         makers: one a row.
         kinds: what they may give.
-        start_timeout: seconds until all envs are made.
+        start_timeout: seconds until all envs are made; and until one is that is made anew.
+        step_timeout: seconds that a step or a reset may take; what awaits it is cancelled then, or left behind. None
+            for no limit.
+        restarts: how often envs may be made anew; None for never.
     """
 
-    def __init__(self, makers: Sequence[Callable[[], Any]], kinds: tuple[type, ...], start_timeout: float | None):
-        self._service = _Service(len(makers), kinds)
-        super().__init__(self._service.dead, self._service.release)
+    def __init__(
+        self,
+        makers: Sequence[Callable[[], Any]],
+        kinds: tuple[type, ...],
+        start_timeout: float | None,
+        step_timeout: float | None = None,
+        restarts: Restarts | None = None,
+    ):
+        self._service = service = _Service(makers, kinds)
+        service.recovery = recovery_of(service, step_timeout, start_timeout, restarts)
+        super().__init__(service.dead, service.release, service.recovery)
         try:
-            made = self.on_loop(self._service.make(makers), start_timeout)
+            made = self.on_loop(self._service.make(), start_timeout)
             if made is not None:
                 raise made
         except concurrent.futures.TimeoutError:
@@ -79,9 +105,12 @@ class LoopCrew(CallCrew):
 
     def awaited(self, awaitable: Any) -> Any:
         """What an awaitable gives on the loop; on the loop itself, and of what is no awaitable, the very object."""
-        if self._service.thread.is_current or not is_awaitable(awaitable):
-            return awaitable
-        return self._service.awaited(awaitable)
+        return self._service.awaited_anywhere(awaitable)
+
+    @property
+    def await_anywhere(self) -> Await:
+        """As ``awaited``; it does not hold the crew."""
+        return self._service.awaited_anywhere
 
     def on_loop(self, coroutine: Any, timeout: float | None = None) -> Any:
         """What a coroutine gives on the loop, which it is waited for.
@@ -97,9 +126,22 @@ class LoopCrew(CallCrew):
 
     def await_ended(self, calls: Iterable[EnvCall]) -> None:
         """See :class:`~gymbridge.engine.call_crew.CallCrew`."""
+        calls, service = [*calls], self._service
         on_loop = [call for call in calls if self.is_on_loop(call.row)]
         self.perform([VerbCall(call.row, _nothing) for call in calls if not self.is_on_loop(call.row)])  # one by one
-        self.on_loop(self._service.ended(on_loop))
+        if service.recovery is None:
+            self.on_loop(service.ended(on_loop))
+            return
+        ended = Arrivals()
+        left = 0
+        for call in calls:
+            if service.is_under_way(call):
+                call.arrivals = AlsoArrivals(call.arrivals, ended)
+                if call.is_done:  # after that: it may not have told these
+                    ended.add(call)
+                left += 1
+        service.take_up()
+        ended.wait(left, None)
 
     def beside(self, call: EnvCall) -> None:
         """Has a call made in a thread of its own, which may wait for the loop."""
@@ -131,7 +173,10 @@ class LoopCrew(CallCrew):
 class _Service:
     """What the loop's thread knows: nothing of who owns it."""
 
-    def __init__(self, num_rows: int, kinds: tuple[type, ...]):
+    def __init__(self, makers: Sequence[Callable[[], Any]], kinds: tuple[type, ...]):
+        num_rows = len(makers)
+        self.recovery: Recovery | None = None
+        self._makers = makers
         self.envs: dict[int, Any] = {}
         self.dead: dict[int, WorkerDiedError] = {}
         self.closed: set[int] = set()
@@ -147,17 +192,23 @@ class _Service:
         self._closers: dict[int, asyncio.Task[None]] = {}
         self._prepare: Callable[[], None] = _nothing
         self._is_ending = False
+        self._is_closing = False
+        self._left: set[int] = set()
+        """Rows whose env is closed by what is left behind with it."""
+        self._left_tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[EnvCall, float] = {}
+        """What lay in the inbox when that was looked at, since when."""
         self.thread = LoopThread(_name("loop"), self.release)
 
     # ---------------------------------------------------------------- the envs
 
-    async def make(self, makers: Sequence[Callable[[], Any]]) -> Exception | None:
+    async def make(self) -> Exception | None:
         """Makes the envs, those whose makers give awaitables at once.
 
         Returns:
             Why it failed; what was made is closed then.
         """
-        for row, maker in enumerate(makers):
+        for row, maker in enumerate(self._makers):
             if self._failure is not None or self._is_ending:
                 break
             try:
@@ -218,10 +269,10 @@ class _Service:
 
     def start(self, calls: Iterable[EnvCall]) -> None:
         """See :class:`LoopCrew`."""
-        threads, inbox = self._threads, self._inbox
+        threads, inbox, recovers = self._threads, self._inbox, self.recovery is not None
         for call in calls:
             thread = threads[call.row]
-            if thread is None:
+            if thread is None or (recovers and isinstance(call, (Remake, Revival))):
                 inbox.append(call)
             else:
                 thread.put(call)
@@ -236,6 +287,8 @@ class _Service:
     def _begin(self) -> None:
         """On the loop: begins what lies in the inbox."""
         self._is_called = False  # first: what is put there from now on has this called again
+        if self.recovery is not None:
+            self._begin_watched(self.recovery)
         inbox, create_task = self._inbox, self.thread.loop.create_task
         while inbox:
             call = inbox.popleft()
@@ -256,6 +309,9 @@ class _Service:
 
     def make_call(self, call: EnvCall) -> None:
         """In a thread that is not the loop's: makes a call."""
+        if self.recovery is not None:
+            self._make_or_recover(call, self.recovery)
+            return
         try:
             call.in_thread(self.awaited)
         except BaseException as error:
@@ -266,15 +322,171 @@ class _Service:
         """What an awaitable gives on the loop, asked for in another thread."""
         return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self.thread.loop).result()
 
+    def awaited_anywhere(self, awaitable: Any) -> Any:
+        """See :meth:`LoopCrew.awaited`."""
+        if self.thread.is_current or not is_awaitable(awaitable):
+            return awaitable
+        return self.awaited(awaitable)
+
     def _note_end(self, call: EnvCall) -> None:
         error = call.error
         if error is not None and not isinstance(error, Exception):
             self.dead[call.row] = death_of(call.row, error)
             call.error = self.dead[call.row].again()
             self.thread.call_soon(self._close_soon, call.row)
+        self.tell_end(call)
+
+    def tell_end(self, call: EnvCall) -> None:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
         call.done_at = perf_counter()
         call.is_done = True
         call.arrivals.add(call)
+
+    # ---------------------------------------------------------------- envs that die or take too long
+
+    def _begin_watched(self, recovery: Recovery) -> None:
+        """As ``_begin``, where calls may be taken back, or be seen to have begun and not."""
+        inbox = self._inbox
+        while inbox:
+            with suppress(IndexError, ValueError):  # it has been taken back
+                call = inbox[0]
+                run = self._run_or_recover(call, recovery.begin(call), recovery)
+                self._under_way[call] = self.thread.loop.create_task(run)
+                inbox.remove(call)
+
+    async def _run_or_recover(self, call: EnvCall, watched: bool, recovery: Recovery) -> None:
+        error: BaseException | None = None
+        try:
+            if isinstance(call, Remake):
+                await self._remake(call, recovery)
+            elif not watched or recovery.is_watched(call):  # else it was given up before it had its turn
+                await call.on_loop()
+        except BaseException as raised:
+            error = raised
+        if watched and not recovery.end(call):
+            return  # who gave it up sees to its env
+        self._settle(call, error, recovery)
+        self._under_way.pop(call, None)
+
+    def _make_or_recover(self, call: EnvCall, recovery: Recovery) -> None:
+        """As ``make_call``, where envs may be given up or made anew."""
+        env = self.envs[call.row]
+        watched = recovery.begin(call)
+        error: BaseException | None = None
+        try:
+            call.in_thread(self.awaited)
+        except BaseException as raised:
+            error = raised
+        if watched and not recovery.end(call):
+            try:
+                VerbCall(call.row, env.close).in_thread(self.awaited)
+            except BaseException as raised:
+                _log_close(call.row, raised)
+            return
+        self._settle(call, error, recovery)
+
+    def _settle(self, call: EnvCall, error: BaseException | None, recovery: Recovery) -> None:
+        if recovery.settle(call, error):
+            self.thread.call_soon(self._close_soon, call.row)
+
+    async def _remake(self, remake: Remake, recovery: Recovery) -> None:
+        """Closes a row's env, where that has not been left behind, and makes another."""
+        row = remake.row
+        if row not in self._left and row not in self._closers:
+            self._close_soon(row)
+            await _wait([self._closers[row]])
+            error = self.close_errors.pop(row, None)
+            if error is not None:
+                _log_close(row, error)
+        made = self._makers[row]()
+        assert recovery.rows is not None
+        recovery.rows.accept(remake, await made if is_awaitable(made) else made)
+
+    @property
+    def is_ending(self) -> bool:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        return self._is_ending or self._is_closing
+
+    def begin_remaking(self, remake: Remake) -> None:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        self.start([remake])
+
+    def go_on(self, rest: RowCall) -> None:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        self.start([rest])
+
+    def install(self, remake: Remake) -> None:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        row, env = remake.row, remake.env
+        self._threads[row] = None
+        self._thread_of(row, env)
+        self.envs[row] = env
+        self._left.discard(row)
+        self._closers.pop(row, None)
+        self.closed.discard(row)
+
+    def close_made(self, remake: Remake) -> None:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        if remake.made is not None:
+            self.thread.call_soon(self._close_left, remake.row, remake.made)
+
+    def _close_left(self, row: int, env: Any) -> None:
+        task = self.thread.loop.create_task(_close_quietly(row, env))
+        self._left_tasks.add(task)
+        task.add_done_callback(self._left_tasks.discard)
+
+    def take_back(self, seconds: float) -> list[RowCall]:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`: what waits for a loop that something blocks."""
+        now = perf_counter()
+        self._waiting = {call: self._waiting.get(call, now) for call in [*self._inbox]}
+        taken = []
+        for call, since in self._waiting.items():
+            if isinstance(call, RowCall) and now - since >= seconds:
+                with suppress(ValueError):  # the loop has it now
+                    self._inbox.remove(call)
+                    taken.append(call)
+        return taken
+
+    def leave_behind(self, todo: EnvCall) -> Callable[[], None]:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        row = todo.row
+        with suppress(ValueError):
+            self._inbox.remove(todo)
+        if isinstance(todo, Remake):
+            return partial(self.thread.call_soon, self._cancel_left, todo, None)
+        env, thread = self.envs[row], self._threads[row]
+        if thread is not None:
+            self._left.add(row)
+            return thread.leave_behind
+        if todo not in self._under_way:
+            return _nothing
+        self._left.add(row)
+        return partial(self.thread.call_soon, self._cancel_left, todo, env)
+
+    def _cancel_left(self, todo: EnvCall, env: Any) -> None:
+        """On the loop: has an env, or what was made late, closed once what awaits it has come to its end."""
+        task = self._under_way.pop(todo, None)
+        if task is not None:
+            task.cancel()
+            self._left_tasks.add(task)
+            task.add_done_callback(partial(self._come_back, todo, env))
+
+    def _come_back(self, todo: EnvCall, env: Any, task: asyncio.Task[None]) -> None:
+        self._left_tasks.discard(task)
+        if not isinstance(todo, Remake):
+            self._close_left(todo.row, env)
+        elif todo.made is not None:
+            self._close_left(todo.row, todo.made)
+
+    def is_under_way(self, call: EnvCall) -> bool:
+        """Whether a call has been started; it may have come to its end since."""
+        if call in [*self._inbox] or call in self._under_way:
+            return True
+        return self.recovery is not None and self.recovery.is_recovering(call)  # last: it comes to that from there
+
+    def take_up(self) -> None:
+        """Has calls made that an interrupt has kept from the loop's notice."""
+        self.thread.call_soon(self._begin)
 
     # ---------------------------------------------------------------- the end
 
@@ -286,6 +498,7 @@ class _Service:
         Returns:
             The rows that were not closed by the deadline, but for those that were dead before.
         """
+        self._is_closing = True
         dead = {*self.dead}
         for row in self.envs:
             self._close_soon(row)
@@ -309,17 +522,21 @@ class _Service:
     def _note_cancelled(self, call: EnvCall, task: asyncio.Task[None]) -> None:
         """One that was cancelled before it began has not said so itself."""
         if self._under_way.pop(call, None) is not None:
+            if self.recovery is not None:
+                self.recovery.end(call)
+                self._settle(call, asyncio.CancelledError(), self.recovery)
+                return
             call.error = asyncio.CancelledError()
             self._note_end(call)
 
     def _close_soon(self, row: int) -> None:
-        if row not in self._closers:
+        if row not in self._closers and row not in self._left:
             self._closers[row] = self.thread.loop.create_task(self._close(row))
 
     async def _close(self, row: int) -> None:
         """Closes an env once its call has been made."""
         env = self.envs[row]
-        call = VerbCall(row, env.close)
+        call = _Closing(row, env.close)
         thread = self._thread_of(row, env)
         if thread is not None:
             ended = self.thread.loop.create_future()
@@ -328,17 +545,21 @@ class _Service:
             thread.end()
             await ended
         else:
-            await _wait([task for other, task in self._under_way.items() if other.row == row])
+            under_way = [each for each in self._under_way.items() if not isinstance(each[0], Remake)]
+            await _wait([task for other, task in under_way if other.row == row])
             try:
                 await call.on_loop()
             except BaseException as error:
                 call.error = error
         if isinstance(call.error, Exception) and not isinstance(call.error, WorkerDiedError):
             self.close_errors[row] = call.error
-        self.closed.add(row)
+        if self._closers.get(row) is asyncio.current_task():  # else another env has its place
+            self.closed.add(row)
 
     def release(self) -> None:
         """Ends all without waiting; called in whichever thread."""
+        if self.recovery is not None:
+            self.recovery.stop()
         if not self._is_ending:
             self._is_ending = True
             self.thread.call_soon(self._end_soon)
@@ -361,12 +582,26 @@ class _Service:
             self.thread.stop()
 
 
+class _Closing(VerbCall):
+    """Closes an env; what would end a program ends none."""
+
+    __slots__ = ()
+
+    def in_thread(self, awaited: Await) -> None:
+        try:
+            super().in_thread(awaited)
+        except Exception:
+            raise
+        except BaseException:
+            pass
+
+
 class _EnvThread:
     """The thread of a plain env: a daemon that makes the env's calls, one after the other."""
 
     def __init__(self, row: int, prepare: Callable[[], None], make_call: Callable[[EnvCall], None]):
         self._calls: SimpleQueue[EnvCall | None] = SimpleQueue()
-        self.put = self._calls.put
+        self._is_left = False
         thread = threading.Thread(
             target=_make_calls, args=(self._calls, prepare, make_call), name=_name(f"env-{row}"), daemon=True
         )
@@ -375,8 +610,26 @@ class _EnvThread:
         except RuntimeError as error:
             raise WorkerStartError(f"env {row}: {error}") from error
 
+    def put(self, call: EnvCall) -> None:
+        """Has it make a call; one that it is not to make any more comes to its end at once."""
+        self._calls.put(call)
+        if self._is_left:
+            self.leave_behind()
+
     def end(self) -> None:
         """Has it end once it has made the calls that it was given."""
+        self._calls.put(None)
+
+    def leave_behind(self) -> None:
+        """Has it end once it comes back from what it is at."""
+        self._is_left = True
+        with suppress(Empty):
+            while True:
+                call = self._calls.get_nowait()
+                if call is not None:
+                    call.error = RuntimeError(f"env {call.row}: its thread has been left behind")
+                    call.is_done = True
+                    call.arrivals.add(call)
         self._calls.put(None)
 
 
@@ -413,6 +666,20 @@ async def _wait(tasks: Iterable[asyncio.Task[Any]], timeout: float | None = None
     tasks = [*tasks]
     if tasks:
         await asyncio.wait(tasks, timeout=timeout)
+
+
+async def _close_quietly(row: int, env: Any) -> None:
+    """Closes an env of which nobody is told how that goes."""
+    try:
+        closing = env.close()
+        if is_awaitable(closing):
+            await closing
+    except BaseException as error:
+        _log_close(row, error)
+
+
+def _log_close(row: int, error: BaseException) -> None:
+    _logger.warning("env %d, in whose place another was made: its close raised %r", row, error)
 
 
 def _name(what: str) -> str:

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
@@ -127,9 +127,10 @@ class LoopCrew(CallCrew):
     def await_ended(self, calls: Iterable[EnvCall]) -> None:
         """See :class:`~gymbridge.engine.call_crew.CallCrew`."""
         calls, service = [*calls], self._service
-        on_loop = [call for call in calls if self.is_on_loop(call.row)]
-        self.perform([VerbCall(call.row, _nothing) for call in calls if not self.is_on_loop(call.row)])  # one by one
         if service.recovery is None:
+            on_loop = [call for call in calls if self.is_on_loop(call.row)]
+            in_threads = [call for call in calls if not self.is_on_loop(call.row)]
+            self.perform([VerbCall(call.row, _nothing) for call in in_threads])  # a thread makes one by one
             self.on_loop(service.ended(on_loop))
             return
         ended = Arrivals()
@@ -196,6 +197,10 @@ class _Service:
         self._left: set[int] = set()
         """Rows whose env is closed by what is left behind with it."""
         self._left_tasks: set[asyncio.Task[None]] = set()
+        self._given: dict[EnvCall, None] = {}
+        """Calls of plain envs that no thread has begun with. One may have been put twice: it is made once."""
+        self._in_threads: dict[EnvCall, None] = {}
+        """Those that one has."""
         self._waiting: dict[EnvCall, float] = {}
         """What lay in the inbox when that was looked at, since when."""
         self.thread = LoopThread(_name("loop"), self.release)
@@ -258,7 +263,8 @@ class _Service:
     def _thread_of(self, row: int, env: Any) -> _EnvThread | None:
         """The thread of a plain env; None for an env that is called on the loop."""
         if self._threads[row] is None and not is_coroutine_env(env):
-            self._threads[row] = _EnvThread(row, self._prepare, self.make_call)
+            make_call = self.make_call if self.recovery is None else self._make_given
+            self._threads[row] = _EnvThread(row, self._prepare, make_call)
         return self._threads[row]
 
     def is_on_loop(self, row: int) -> bool:
@@ -275,6 +281,8 @@ class _Service:
             if thread is None or (recovers and isinstance(call, (Remake, Revival))):
                 inbox.append(call)
             else:
+                if recovers:
+                    self._given[call] = None
                 thread.put(call)
         if inbox and not self._is_called:
             self._is_called = True
@@ -368,6 +376,16 @@ class _Service:
         self._settle(call, error, recovery)
         self._under_way.pop(call, None)
 
+    def _make_given(self, call: EnvCall) -> None:
+        """As ``make_call``, of what may have been made already."""
+        if isinstance(call, _Closing):
+            self.make_call(call)
+            return
+        self._in_threads[call] = None  # before it is taken: it is seen in one place or the other
+        if self._given.pop(call, False) is None:
+            self.make_call(call)
+        self._in_threads.pop(call, None)
+
     def _make_or_recover(self, call: EnvCall, recovery: Recovery) -> None:
         """As ``make_call``, where envs may be given up or made anew."""
         env = self.envs[call.row]
@@ -457,11 +475,15 @@ class _Service:
         env, thread = self.envs[row], self._threads[row]
         if thread is not None:
             self._left.add(row)
-            return thread.leave_behind
-        if todo not in self._under_way:
-            return _nothing
+            return thread.end
+        if todo not in self._under_way:  # its env is idle
+            return partial(self.thread.call_soon, self._close_idle, row, env)
         self._left.add(row)
         return partial(self.thread.call_soon, self._cancel_left, todo, env)
+
+    def _close_idle(self, row: int, env: Any) -> None:
+        if self.envs[row] is env:  # else another has its place, and it is closed
+            self._close_soon(row)
 
     def _cancel_left(self, todo: EnvCall, env: Any) -> None:
         """On the loop: has an env, or what was made late, closed once what awaits it has come to its end."""
@@ -480,12 +502,16 @@ class _Service:
 
     def is_under_way(self, call: EnvCall) -> bool:
         """Whether a call has been started; it may have come to its end since."""
-        if call in [*self._inbox] or call in self._under_way:
+        if any(call in known for known in ([*self._inbox], self._under_way, self._given, self._in_threads)):
             return True
         return self.recovery is not None and self.recovery.is_recovering(call)  # last: it comes to that from there
 
     def take_up(self) -> None:
-        """Has calls made that an interrupt has kept from the loop's notice."""
+        """Has calls made that an interrupt has kept from the loop's notice, or a thread's."""
+        for call in [*self._given]:
+            thread = self._threads[call.row]
+            if thread is not None:
+                thread.put(call)
         self.thread.call_soon(self._begin)
 
     # ---------------------------------------------------------------- the end
@@ -601,7 +627,7 @@ class _EnvThread:
 
     def __init__(self, row: int, prepare: Callable[[], None], make_call: Callable[[EnvCall], None]):
         self._calls: SimpleQueue[EnvCall | None] = SimpleQueue()
-        self._is_left = False
+        self.put = self._calls.put
         thread = threading.Thread(
             target=_make_calls, args=(self._calls, prepare, make_call), name=_name(f"env-{row}"), daemon=True
         )
@@ -610,26 +636,8 @@ class _EnvThread:
         except RuntimeError as error:
             raise WorkerStartError(f"env {row}: {error}") from error
 
-    def put(self, call: EnvCall) -> None:
-        """Has it make a call; one that it is not to make any more comes to its end at once."""
-        self._calls.put(call)
-        if self._is_left:
-            self.leave_behind()
-
     def end(self) -> None:
         """Has it end once it has made the calls that it was given."""
-        self._calls.put(None)
-
-    def leave_behind(self) -> None:
-        """Has it end once it comes back from what it is at."""
-        self._is_left = True
-        with suppress(Empty):
-            while True:
-                call = self._calls.get_nowait()
-                if call is not None:
-                    call.error = RuntimeError(f"env {call.row}: its thread has been left behind")
-                    call.is_done = True
-                    call.arrivals.add(call)
         self._calls.put(None)
 
 

@@ -207,9 +207,9 @@ class RemadeRows:
 
         Where one raised and the rows are not the calls', they are not: none but that is taken then.
         """
-        if all(getattr(call, "instead", call) is call for call in calls):
-            return self._host.finish(calls, by_row=by_row)
         rows = [call.row for call in calls]
+        if self.lost.rows.isdisjoint(rows) and all(getattr(call, "instead", call) is call for call in calls):
+            return self._host.finish(calls, by_row=by_row)
         made = [part for call in calls if (part := _part_of(call)) is not None]
         report = self._host.finish(made, by_row=True) if made else NOTHING
         for call in calls:

@@ -453,17 +453,20 @@ class _Service:
         self._left_tasks.add(task)
         task.add_done_callback(self._left_tasks.discard)
 
-    def take_back(self, seconds: float) -> list[RowCall]:
-        """See :class:`~gymbridge.engine.recovery.RecoveringService`: what waits for a loop that something blocks."""
+    def waiting(self, seconds: float) -> list[RowCall]:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`: those of a loop that something blocks."""
         now = perf_counter()
-        self._waiting = {call: self._waiting.get(call, now) for call in [*self._inbox]}
-        taken = []
-        for call, since in self._waiting.items():
-            if isinstance(call, RowCall) and now - since >= seconds:
-                with suppress(ValueError):  # the loop has it now
-                    self._inbox.remove(call)
-                    taken.append(call)
-        return taken
+        self._waiting = {call: self._waiting.get(call, now) for call in self._inbox.copy()}
+        late = [call for call, since in self._waiting.items() if now - since >= seconds]
+        return [call for call in late if isinstance(call, RowCall)]
+
+    def take_back(self, call: RowCall) -> bool:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        try:
+            self._inbox.remove(call)
+        except ValueError:  # the loop has it now
+            return False
+        return True
 
     def leave_behind(self, todo: EnvCall) -> Callable[[], None]:
         """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
@@ -502,7 +505,7 @@ class _Service:
 
     def is_under_way(self, call: EnvCall) -> bool:
         """Whether a call has been started; it may have come to its end since."""
-        if any(call in known for known in ([*self._inbox], self._under_way, self._given, self._in_threads)):
+        if any(call in known for known in (self._inbox.copy(), self._under_way, self._given, self._in_threads)):
             return True
         return self.recovery is not None and self.recovery.is_recovering(call)  # last: it comes to that from there
 

@@ -82,8 +82,11 @@ class RecoveringService(Protocol):
             What forgets it, to be called once what becomes of its row is known.
         """
 
-    def take_back(self, seconds: float) -> list[RowCall]:
-        """Takes calls away, nobody else's then, that nothing has begun with for so long."""
+    def waiting(self, seconds: float) -> list[RowCall]:
+        """The calls that nothing has begun with for so long."""
+
+    def take_back(self, call: RowCall) -> bool:
+        """Takes one of these away: nobody else has it then."""
 
     def close_made(self, remake: Remake) -> None:
         """Closes what was made and is not taken up; nobody is told how that goes."""
@@ -175,6 +178,9 @@ class Recovery:
         Returns:
             Whether its row is dead now.
         """
+        if error is None and not self._origins and not self._service.dead:  # no other kind of call than most
+            self._service.tell_end(todo)
+            return False
         if error is not None and not isinstance(error, Exception):
             return self._bury(todo, death_of(todo.row, error))
         if isinstance(todo, Remake):
@@ -188,6 +194,7 @@ class Recovery:
 
     def fail(self, todo: EnvCall, error: Exception) -> None:
         """Ends a call, or the one for which this is done, with an error."""
+        self._watched.pop(todo, None)
         call = self._origins.get(todo, todo)
         call.error = error
         self._service.tell_end(call)
@@ -277,16 +284,22 @@ class Recovery:
         while not self._end_bell.acquire(timeout=interval):
             for todo in [*self._watched]:
                 seconds = self._watched.get(todo)
-                if seconds is not None and perf_counter() - todo.begun_at >= seconds:
+                if seconds is not None and self._is_late(todo, seconds):
                     self._in_doubt = todo
                     if self.end(todo):
                         self._give_up(todo, seconds)
                     self._in_doubt = None
                 del todo  # what it gave is not to be kept until the next look
             if self._step_timeout is not None:
-                for call in self._service.take_back(self._step_timeout):
-                    self._give_up(call, self._step_timeout)
+                for call in self._service.waiting(self._step_timeout):
+                    self._in_doubt = call
+                    if self._service.take_back(call):
+                        self._give_up(call, self._step_timeout)
+                    self._in_doubt = None
                     del call
+
+    def _is_late(self, todo: EnvCall, seconds: float) -> bool:
+        return perf_counter() - todo.begun_at >= seconds
 
     def _give_up(self, todo: EnvCall, seconds: float) -> None:
         forget = self._service.leave_behind(todo)

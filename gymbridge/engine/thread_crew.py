@@ -363,9 +363,13 @@ class _Service:
         if remake.made is not None:
             close_quietly(remake.row, remake.made)
 
-    def take_back(self, seconds: float) -> list[RowCall]:
+    def waiting(self, seconds: float) -> list[RowCall]:
         """See :class:`~gymbridge.engine.recovery.RecoveringService`: there is a thread for each."""
         return []
+
+    def take_back(self, call: RowCall) -> bool:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        return False
 
     def leave_behind(self, todo: EnvCall) -> Callable[[], None]:
         """See :class:`~gymbridge.engine.recovery.RecoveringService`; another thread is started."""
@@ -374,7 +378,9 @@ class _Service:
         seat = self._seat(todo.row)
         if isinstance(todo, RowCall) and seat is not None:
             seat.is_mine_to_close()  # its thread closes it
-        left = next(thread for thread in self._threads if thread.call is todo)
+        left = next((thread for thread in self._threads if thread.call is todo), None)
+        if left is None:  # it has been refused
+            return _nothing
         spare = _CallThread(self, todo.row, None, left.cores)
         try:
             spare.start()

@@ -75,7 +75,11 @@ class LoopCrew(CallCrew):
         restarts: Restarts | None = None,
     ):
         self._service = service = _Service(makers, kinds)
-        service.recovery = recovery_of(service, step_timeout, start_timeout, restarts)
+        try:
+            service.recovery = recovery_of(service, step_timeout, start_timeout, restarts)
+        except BaseException:
+            service.release()
+            raise
         super().__init__(service.dead, service.release, service.recovery)
         try:
             made = self.on_loop(self._service.make(), start_timeout)
@@ -607,6 +611,7 @@ class _Service:
             for other in others:
                 other.cancel()
             await _wait(others, _SECONDS_TO_CANCEL)
+            await _wait(self._left_tasks - others, _SECONDS_TO_CANCEL)  # closings of what these have let go of
         finally:
             self.thread.stop()
 
@@ -690,7 +695,7 @@ async def _close_quietly(row: int, env: Any) -> None:
 
 
 def _log_close(row: int, error: BaseException) -> None:
-    _logger.warning("env %d, in whose place another was made: its close raised %r", row, error)
+    _logger.warning("env %d, in whose place another was made: its close raised %s", row, repr(error))
 
 
 def _name(what: str) -> str:

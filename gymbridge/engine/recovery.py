@@ -226,7 +226,7 @@ class Recovery:
         if rows is None or self._service.is_ending or not self._may_restart(row):
             self.fail(todo, death.again())
             return True
-        _logger.warning("%s; the env is made anew", death)
+        _logger.warning("%s; the env is made anew", str(death))  # the error would hold the frames of the env
         remake = Remake(row)
         self._origins[remake] = call
         self._origins.pop(todo, None)
@@ -307,10 +307,10 @@ class Recovery:
         if isinstance(todo, RowCall):
             self.timeouts += 1
             death = WorkerTimeoutError(row, (row,), None, seconds, todo.doing)
-            _logger.warning("%s: what calls the env is left behind until the env lets it end", death)
+            _logger.warning("%s: what calls the env is left behind until the env lets it end", str(death))
             self._bury(todo, death)
         else:
             late = WorkerStartError(f"env {row}: it was not made anew within the start timeout of {seconds:g} s")
-            _logger.warning("%s: what makes it is left behind", late)
+            _logger.warning("%s: what makes it is left behind", str(late))
             self.fail(todo, late)
         forget()

@@ -250,4 +250,4 @@ def close_quietly(row: int, env: Any) -> None:
     try:
         env.close()
     except BaseException as error:
-        _logger.warning("env %d, in whose place another was made: its close raised %r", row, error)
+        _logger.warning("env %d, in whose place another was made: its close raised %s", row, repr(error))

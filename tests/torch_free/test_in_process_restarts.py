@@ -8,6 +8,7 @@ import gc
 import random
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -773,7 +774,64 @@ def test_of_several_of_which_one_raises_the_lost_ones_stay_lost(makers: Makers, 
     assert not stepped(pool, [0, 2])[0].lost
 
 
+def test_nothing_is_kept_of_envs_that_died(makers: Makers, opened: Callable[..., Pool]) -> None:
+    """However many: neither they nor threads."""
+    pool = opened(max_restarts=(100_000, 3600.0))
+    num_threads = threading.active_count()
+    died: list[weakref.ref[Any]] = []
+    for _ in range(100):
+        fail_in(makers, 1, "step", "exit")
+        died.append(weakref.ref(makers.made[1].pop()))
+        makers.made[1].append(makers.latest(0))  # in its place: the numbers go on
+        report, block = stepped(pool, [1], STEP_MAYBE_RESET)
+        assert report.lost == {0}
+    del report, block
+    assert not stepped(pool, [0, 1, 2])[0].errors  # what the last one gave, nobody has now
+    gc.collect()
+    assert [env for env in died if env() is not None] == []
+    assert threading.active_count() == num_threads
+
+
 # ---------------------------------------------------------------- the end, and interrupts
+
+
+def test_it_closes_while_an_env_is_made_anew(makers: Makers) -> None:
+    """Who waits for it hears of the end; what is made late is closed, or is not made."""
+    with new_threads() as threads:
+        pool = makers.pool(max_restarts=OFTEN)
+    gate, entered, event = _Gate(), threading.Event(), threading.Event()
+    late = (AwaitedEnv if makers.kind == "loop" else MortalEnv)(1, 7)
+    if makers.kind == "threads":
+        makers.deeds[1] = lambda: (entered.set(), event.wait(PATIENCE), late)[2]
+    else:
+
+        async def awaited_env() -> Any:
+            entered.set()
+            await gate.wait()
+            return late
+
+        makers.deeds[1] = awaited_env
+    fail_in(makers, 1, "step", "exit")
+    step(pool, [1])
+    assert entered.wait(PATIENCE)
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            pool.wait(1)
+        except RuntimeError as error:
+            told.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    pool.close(timeout=0.1)
+    waiter.join(PATIENCE)
+    assert [str(error) for error in told] == ["the envs have been closed, in another thread"]
+    gate.set()
+    event.set()
+    assert have_ended(threads)
+    assert {env.closed for envs in makers.made.values() for env in envs} == {1}
+    assert late.closed == (makers.kind == "threads")
 
 
 def test_close_does_not_wait_for_what_was_left_behind(makers: Makers) -> None:

@@ -203,8 +203,8 @@ class _Service:
         self._left_tasks: set[asyncio.Task[None]] = set()
         self._given: dict[EnvCall, None] = {}
         """Calls of plain envs that no thread has begun with. One may have been put twice: it is made once."""
-        self._in_threads: dict[EnvCall, None] = {}
-        """Those that one has."""
+        self._in_hand: dict[EnvCall, None] = {}
+        """Those that one has, and one that the loop is about to begin."""
         self._waiting: dict[EnvCall, float] = {}
         """What lay in the inbox when that was looked at, since when."""
         self.thread = LoopThread(_name("loop"), self.release)
@@ -358,26 +358,37 @@ class _Service:
 
     def _begin_watched(self, recovery: Recovery) -> None:
         """As ``_begin``, where calls may be taken back, or be seen to have begun and not."""
-        inbox = self._inbox
+        inbox, in_hand, under_way = self._inbox, self._in_hand, self._under_way
+        create_task = self.thread.loop.create_task
         while inbox:
-            with suppress(IndexError, ValueError):  # it has been taken back
+            try:
                 call = inbox[0]
-                run = self._run_or_recover(call, recovery.begin(call), recovery)
-                self._under_way[call] = self.thread.loop.create_task(run)
+            except IndexError:  # it has been taken back
+                break
+            in_hand[call] = None  # before it is taken: it is seen in one place or the other
+            try:
                 inbox.remove(call)
+            except ValueError:
+                del in_hand[call]
+                continue
+            under_way[call] = create_task(self._run_or_recover(call, recovery.begin(call), recovery))
+            del in_hand[call]
 
     async def _run_or_recover(self, call: EnvCall, watched: bool, recovery: Recovery) -> None:
         error: BaseException | None = None
         try:
             if isinstance(call, Remake):
                 await self._remake(call, recovery)
-            elif not watched or recovery.is_watched(call):  # else it was given up before it had its turn
+            elif not watched or call in recovery.watched:  # else it was given up before it had its turn
                 await call.on_loop()
         except BaseException as raised:
             error = raised
         if watched and not recovery.end(call):
             return  # who gave it up sees to its env
-        self._settle(call, error, recovery)
+        if error is None and recovery.is_calm:
+            self.tell_end(call)
+        else:
+            self._settle(call, error, recovery)
         self._under_way.pop(call, None)
 
     def _make_given(self, call: EnvCall) -> None:
@@ -385,10 +396,10 @@ class _Service:
         if isinstance(call, _Closing):
             self.make_call(call)
             return
-        self._in_threads[call] = None  # before it is taken: it is seen in one place or the other
+        self._in_hand[call] = None  # before it is taken: it is seen in one place or the other
         if self._given.pop(call, False) is None:
             self.make_call(call)
-        self._in_threads.pop(call, None)
+        self._in_hand.pop(call, None)
 
     def _make_or_recover(self, call: EnvCall, recovery: Recovery) -> None:
         """As ``make_call``, where envs may be given up or made anew."""
@@ -509,7 +520,7 @@ class _Service:
 
     def is_under_way(self, call: EnvCall) -> bool:
         """Whether a call has been started; it may have come to its end since."""
-        if any(call in known for known in (self._inbox.copy(), self._under_way, self._given, self._in_threads)):
+        if any(call in known for known in (self._inbox.copy(), self._given, self._in_hand, self._under_way)):
             return True
         return self.recovery is not None and self.recovery.is_recovering(call)  # last: it comes to that from there
 

@@ -11,7 +11,7 @@
                        └─► ... it dies, or takes too long: again, or the call has the error
 
 So who waits for a call waits for all of that, and nobody else does. A thread watches what may take only so long. Who
-gets a call out of ``_watched`` says how it ends: the one that has made it, or that thread. No caller's thread holds a
+gets a call out of ``watched`` says how it ends: the one that has made it, or that thread. No caller's thread holds a
 lock here.
 """
 
@@ -117,6 +117,7 @@ class Recovery:
     Attributes:
         rows: how envs are made anew, once that is known; None where none is.
         timeouts: how many calls were given up since their env took too long.
+        watched: what is being done and may take only so long -> the seconds.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class Recovery:
         self._start_timeout = float("inf") if start_timeout is None else start_timeout
         self._restarts = restarts
         self._counting = threading.Lock()  # taken by what makes calls only
-        self._watched: dict[EnvCall, float] = {}
+        self.watched: dict[EnvCall, float] = {}
         self._origins: dict[EnvCall, EnvCall] = {}
         """What is done, or to be done, of a call in place of it -> the call."""
         self._in_doubt: EnvCall | None = None
@@ -157,17 +158,18 @@ class Recovery:
             if self._step_timeout is None:
                 return False
             todo.begun_at = perf_counter()
-            self._watched[todo] = self._step_timeout
+            self.watched[todo] = self._step_timeout
             return True
         return isinstance(todo, Remake)  # since it was asked for
 
     def end(self, todo: EnvCall) -> bool:
         """A call has been made that is watched; False where it has been given up: it is nobody's then."""
-        return self._watched.pop(todo, None) is not None
+        return self.watched.pop(todo, None) is not None
 
-    def is_watched(self, todo: EnvCall) -> bool:
-        """Whether a call is watched still."""
-        return todo in self._watched
+    @property
+    def is_calm(self) -> bool:
+        """Whether there is nothing but usual calls: one that has raised nothing has come to its end."""
+        return not self._origins and not self._service.dead  # each other call is there, or its row is
 
     def settle(self, todo: EnvCall, error: BaseException | None) -> bool:
         """What becomes of a call that has been made and not been given up.
@@ -178,7 +180,7 @@ class Recovery:
         Returns:
             Whether its row is dead now.
         """
-        if error is None and not self._origins and not self._service.dead:  # no other kind of call than most
+        if error is None and self.is_calm:
             self._service.tell_end(todo)
             return False
         if error is not None and not isinstance(error, Exception):
@@ -194,7 +196,7 @@ class Recovery:
 
     def fail(self, todo: EnvCall, error: Exception) -> None:
         """Ends a call, or the one for which this is done, with an error."""
-        self._watched.pop(todo, None)
+        self.watched.pop(todo, None)
         call = self._origins.get(todo, todo)
         call.error = error
         self._service.tell_end(call)
@@ -231,7 +233,7 @@ class Recovery:
         self._origins[remake] = call
         self._origins.pop(todo, None)
         remake.begun_at = perf_counter()
-        self._watched[remake] = self._start_timeout
+        self.watched[remake] = self._start_timeout
         self._service.begin_remaking(remake)
         return False
 
@@ -282,8 +284,8 @@ class Recovery:
     def _watch(self, interval: float) -> None:
         """In a thread: gives up what takes too long, until it is to stop."""
         while not self._end_bell.acquire(timeout=interval):
-            for todo in [*self._watched]:
-                seconds = self._watched.get(todo)
+            for todo in [*self.watched]:
+                seconds = self.watched.get(todo)
                 if seconds is not None and self._is_late(todo, seconds):
                     self._in_doubt = todo
                     if self.end(todo):

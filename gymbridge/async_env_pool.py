@@ -597,6 +597,8 @@ class ThreadingAsyncEnvPool(AsyncEnvPool):
             worker_affinity=self._worker_affinity,
             start_timeout=self._start_timeout,
             shutdown_timeout=self._shutdown_timeout,
+            step_timeout=self._step_timeout,
+            max_restarts=self._max_restarts,
         )
 
 
@@ -738,6 +740,8 @@ class AsyncioAsyncEnvPool(AsyncEnvPool):
             AnyEnvOptions(),
             start_timeout=self._start_timeout,
             shutdown_timeout=self._shutdown_timeout,
+            step_timeout=self._step_timeout,
+            max_restarts=self._max_restarts,
         )
 
     async def async_step_recv_async(

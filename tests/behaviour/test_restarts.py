@@ -19,7 +19,7 @@ import pytest
 import torch
 from mortal_envs import DEATHS, GO, HANG, KILL, RAISE, STEP_TIMEOUT, mortal
 from tensordict import TensorDict
-from worker_processes import still_running, watch
+from worker_processes import run_script, still_running, watch
 
 import gymbridge
 from gymbridge import AsyncEnvPool, ParallelEnv
@@ -514,6 +514,39 @@ def test_a_vector_env_whose_env_hangs() -> None:
     assert partial_result[-1]["_failed"].tolist() == [False, True]
     assert partial_result[0][0, 1] == 1
     envs.close()
+
+
+# ---------------------------------------------------------------- what is logged
+
+QUIET = """
+import os, signal
+import gymnasium as gym
+from gymbridge.vector import AsyncVectorEnv
+
+class Mortal(gym.Wrapper):
+    def step(self, action):
+        return super().step(action) if action == 0 else os.kill(os.getpid(), signal.SIGKILL)
+
+envs = AsyncVectorEnv([lambda: Mortal(gym.make("CartPole-v1"))] * 2, num_workers=2, on_worker_failure="restart")
+envs.reset()
+print(envs.step([0, 1])[3].tolist())
+envs.close()
+"""
+
+
+def test_nothing_is_printed(tmp_path: Path, subprocess_env: dict[str, str]) -> None:
+    """Unless the program asks for what is logged."""
+    assert run_script(tmp_path, QUIET, subprocess_env) == "[False, True]\n"
+    asked = "import logging\nlogging.basicConfig(format='%(name)s', stream=__import__('sys').stdout)\n"
+    assert run_script(tmp_path, asked + QUIET, subprocess_env).splitlines()[0].startswith("gymbridge.")
+
+
+def test_a_replacement_is_logged(started: Any, caplog: pytest.LogCaptureFixture) -> None:
+    env = started(of_two_workers)
+    step(env, env.reset(), GO, KILL, GO, GO)
+    (record,) = [own for own in caplog.records if own.name.startswith("gymbridge")]
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith("worker 0, which ran the envs [0, 1], has died: killed by SIGKILL")
 
 
 # ---------------------------------------------------------------- options

@@ -183,9 +183,18 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         """The processes that the workers are."""
         return ProcessWorkers(**how)
 
-    def stats(self) -> dict[str, Any]:
-        """How often workers were replaced, in all and each, and how many were ended since an env took too long."""
-        return self.restarts.stats(0 if self._hangs is None else self._hangs.ended)
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """How often workers were replaced, in all and each, and how many were ended since an env took too long.
+
+        Args:
+            reset: count from zero again.
+        """
+        counts = self.restarts.stats(0 if self._hangs is None else self._hangs.ended)
+        if reset:
+            self.restarts.count_anew()
+            if self._hangs is not None:
+                self._hangs.ended = 0
+        return counts
 
     # ---------------------------------------------------------------- before the first round
 

@@ -260,7 +260,8 @@ class Parallel(Batch):
         self.chosen["memmap"] = draw.random() < 0.3
         if draw.random() < 0.3:
             self.chosen["use_buffers"] = False
-        if self.is_gym and draw.random() < 0.15:  # workers of TensorDict envs import torch, each for itself then
+        # workers that send TensorDicts import torch, each for itself then
+        if self.is_gym and "use_buffers" not in self.chosen and draw.random() < 0.15:
             self.chosen["mp_start_method"] = draw.choice(["forkserver", "exec"])
         self.choose_policy(ParallelEnv)
 

@@ -11,6 +11,7 @@ from gymbridge.engine.any_env import EnvBase
 from gymbridge.engine.arrivals import Arrivals
 from gymbridge.engine.call_pool import CallPoolEngine
 from gymbridge.engine.env_calls import (
+    Await,
     CallingHost,
     VerbCall,
     bridged,
@@ -20,6 +21,8 @@ from gymbridge.engine.env_calls import (
 from gymbridge.engine.host import EnvDescription, RemoteHostOptions
 from gymbridge.engine.loop_crew import LoopCrew
 from gymbridge.engine.makers import listed
+from gymbridge.engine.remade_rows import RemadeRows
+from gymbridge.engine.restarts import RestartLimit, Restarts
 
 __all__ = ["AsyncioPoolEngine"]
 
@@ -39,19 +42,26 @@ class AsyncioPoolEngine(CallPoolEngine[Description]):
     What blocks in a coroutine, or in a maker, blocks all envs on the loop.
 
     An env that raises what would end a program, or ``CancelledError``, is dead for good, with a ``WorkerDiedError``
-    whose cause is what it raised.
+    whose cause is what it raised. One that takes too long is as dead (``WorkerTimeoutError``): what awaits it is
+    cancelled and, where that does not help, left behind, as the thread of a plain env is; it is closed once that comes
+    back. Of a loop that a coroutine blocks all envs that have work under way take too long.
 
     Args:
         makers: one callable an env.
         options: how the envs are run.
-        start_timeout: seconds until all envs are made.
+        start_timeout: seconds until all envs are made; and until one is that is made anew.
         shutdown_timeout: seconds that ``close`` gives the envs unless it is told otherwise.
+        step_timeout: seconds that a step or a reset of an env may take; its coroutine is cancelled then, or left
+            behind. None for no limit.
+        max_restarts: make an env that died anew, so often in so many seconds; None to raise at once. See
+            :class:`~gymbridge.engine.lost_rows.LostRows` for what becomes of its row.
 
     Attributes:
         num_envs: number of envs.
         descriptions: what each env says of itself.
         block: the memory, once ``allocate`` has made it.
         shutdown_timeout: as it was given; it may be set.
+        restarts: which envs have been made anew.
 
     Raises:
         WorkerDiedError: a maker raised what would end a program.
@@ -98,12 +108,15 @@ class AsyncioPoolEngine(CallPoolEngine[Description]):
         *,
         start_timeout: float | None = 60.0,
         shutdown_timeout: float | None = 10.0,
+        step_timeout: float | None = None,
+        max_restarts: RestartLimit | None = None,
     ):
-        super().__init__(LoopCrew(listed(makers), options.kinds, start_timeout), options, shutdown_timeout)
+        restarts = Restarts(max_restarts)
+        crew = LoopCrew(listed(makers), options.kinds, start_timeout, step_timeout, restarts)
+        super().__init__(crew, options, shutdown_timeout, restarts)
 
     def _description_of(self, row: int, env: Any) -> Any:
-        for inner in (env, *_inner_envs(env)):
-            _require_awaiting(row, inner)
+        _require_awaiting_all(row, env)
         return super()._description_of(row, env)
 
     def _made_host(self) -> CallingHost:
@@ -112,11 +125,13 @@ class AsyncioPoolEngine(CallPoolEngine[Description]):
     async def _host_on_loop(self) -> CallingHost:
         host = super()._made_host()
         for env in host.envs:
-            if isinstance(env, EnvBase):  # what calls the envs in it is no coroutine
-                for inner in _inner_envs(env):
-                    if is_coroutine_env(inner):
-                        bridged(inner, self._crew.awaited)
+            _bridge_inner(env, self._crew.await_anywhere)
         return host
+
+    def _remade_rows(self, made: Sequence[Any]) -> RemadeRows:
+        rows = _RemadeAwaitedRows(made, self._options, self._host, self.block, self.descriptions, self.restarts)
+        rows.awaited = self._crew.await_anywhere
+        return rows
 
     def _perform_verb(self, verb: str, calls: Sequence[VerbCall]) -> None:
         if verb == "faults":
@@ -141,6 +156,37 @@ class AsyncioPoolEngine(CallPoolEngine[Description]):
         finally:
             for each in undo:
                 each()
+
+
+class _RemadeAwaitedRows(RemadeRows):
+    """Rows whose envs may be coroutines.
+
+    Attributes:
+        awaited: has an awaitable awaited on the loop.
+    """
+
+    awaited: Await
+
+    def _described(self, row: int, env: Any) -> Any:
+        _require_awaiting_all(row, env)
+        return super()._described(row, env)
+
+    def _as_called(self, env: Any) -> Any:
+        _bridge_inner(env, self.awaited)
+        return env
+
+
+def _bridge_inner(env: Any, awaited: Await) -> None:
+    """Has the coroutines of the envs in an ``EnvBase`` called, which is no coroutine itself."""
+    if isinstance(env, EnvBase):
+        for inner in _inner_envs(env):
+            if is_coroutine_env(inner):
+                bridged(inner, awaited)
+
+
+def _require_awaiting_all(row: int, env: Any) -> None:
+    for inner in (env, *_inner_envs(env)):
+        _require_awaiting(row, inner)
 
 
 def _require_awaiting(row: int, env: Any) -> None:

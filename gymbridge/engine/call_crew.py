@@ -7,14 +7,17 @@ import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gymbridge.engine.arrivals import Arrivals
 from gymbridge.engine.env_calls import CallingHost, EnvCall
 from gymbridge.engine.failures import mark_error
 from gymbridge.errors import WorkerDiedError
 
-__all__ = ["LEFT_BEHIND", "CallCrew", "death_of", "errors_of_close", "warn_of_late"]
+if TYPE_CHECKING:
+    from gymbridge.engine.recovery import Recovery
+
+__all__ = ["LEFT_BEHIND", "AlsoArrivals", "CallCrew", "death_of", "errors_of_close", "warn_of_late"]
 
 LEFT_BEHIND = "were left behind: they end when their envs let them"
 """What becomes of threads that do not end in time, in words."""
@@ -30,14 +33,16 @@ class CallCrew(ABC):
     Args:
         dead: row -> what its death is told with; filled by what calls the envs.
         release: lets go of all without waiting; it must not hold the crew.
+        recovery: sees to envs that die or take too long; None where they may take any time and none is made anew.
 
     Attributes:
-        dead: as it was given.
+        dead, recovery: as they were given.
         refusal: why it is not to be used any more; empty as long as it is.
     """
 
-    def __init__(self, dead: dict[int, WorkerDiedError], release: Any):
+    def __init__(self, dead: dict[int, WorkerDiedError], release: Any, recovery: Recovery | None):
         self.dead = dead
+        self.recovery = recovery
         self.refusal = ""
         self._release = weakref.finalize(self, release)
         self._release.atexit = False  # what runs the envs sees to that, and waits for what ends then
@@ -118,6 +123,21 @@ class CallCrew(ABC):
     @abstractmethod
     def _close_envs(self, timeout: float | None) -> list[Exception]:
         """Closes the envs and waits for that; see ``close``."""
+
+
+class AlsoArrivals(Arrivals):
+    """In place of a call's arrivals: has others know of its end too."""
+
+    __slots__ = ("_arrivals",)
+
+    def __init__(self, *arrivals: Arrivals):
+        super().__init__()
+        self._arrivals = arrivals
+
+    def add(self, comer: Any) -> None:
+        """See :class:`~gymbridge.engine.arrivals.Arrivals`."""
+        for each in self._arrivals:
+            each.add(comer)
 
 
 def death_of(row: int, error: BaseException) -> WorkerDiedError:

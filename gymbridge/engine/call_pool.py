@@ -23,6 +23,8 @@ from gymbridge.engine.host import EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.layout import Layout
 from gymbridge.engine.pool_rows import Gathering, PoolRows
+from gymbridge.engine.recovery import Revival
+from gymbridge.engine.remade_rows import RemadeRows
 from gymbridge.engine.restarts import Restarts
 from gymbridge.engine.row_verbs import RowVerbs
 from gymbridge.errors import CallTimeoutError, WorkerDiedError
@@ -48,22 +50,31 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         crew: has made the envs; it is closed with the engine, and where this fails.
         options: how the envs are run.
         shutdown_timeout: seconds that ``close`` gives the envs unless it is told otherwise.
+        restarts: those of the crew.
 
     Attributes:
         num_envs: number of envs.
         descriptions: what each env says of itself.
         block: the memory, once ``allocate`` has made it.
         shutdown_timeout: as it was given; it may be set.
+        restarts: which envs have been made anew.
     """
 
     block: Block
     _host: CallingHost
 
-    def __init__(self, crew: CallCrew, options: RemoteHostOptions[Description], shutdown_timeout: float | None):
+    def __init__(
+        self,
+        crew: CallCrew,
+        options: RemoteHostOptions[Description],
+        shutdown_timeout: float | None,
+        restarts: Restarts,
+    ):
+        self.restarts = restarts
+        self._remade: RemadeRows | None = None
         self.num_envs = len(crew.envs)
         self.shutdown_timeout = shutdown_timeout
         self._crew = crew
-        self.restarts = Restarts(None)
         self._rows = PoolRows()
         self._arrivals = Arrivals()
         self._lane_arrivals: dict[int, Arrivals] = {}
@@ -76,9 +87,15 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
             crew.close(shutdown_timeout, False)
             raise
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
         """See :class:`~gymbridge.engine.parallel.ParallelEngine`."""
-        return self.restarts.stats(0)
+        recovery = self._crew.recovery
+        counts = self.restarts.stats(0 if recovery is None else recovery.timeouts)
+        if reset:
+            self.restarts.count_anew()
+            if recovery is not None:
+                recovery.timeouts = 0
+        return counts
 
     # ---------------------------------------------------------------- before the first round
 
@@ -108,12 +125,18 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         self._crew.require_open()
         self.block = Block(Layout.of(self.descriptions))
         self._gather = Gathering(self.block)
+        made = self._crew.envs
         self._host = self._made_host()
         self._crew.take_host(self._host)
+        if self._crew.recovery is not None and self.restarts.limit is not None:
+            self._remade = self._crew.recovery.rows = self._remade_rows(made)
 
     def _made_host(self) -> CallingHost:
         host: Any = self._options.host(self._crew.envs, self.block)
         return host  # type: ignore[no-any-return]
+
+    def _remade_rows(self, made: Sequence[Any]) -> RemadeRows:
+        return RemadeRows(made, self._options, self._host, self.block, self.descriptions, self.restarts)
 
     # ---------------------------------------------------------------- work
 
@@ -153,8 +176,8 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
             if state.interrupted:
                 self._settle(rows)
             if crew.dead:
-                crew.require_living(rows)
-            calls = self._host.calls(rows, ops, inputs, reset_kwargs)
+                self._require_living(rows)
+            calls = (self._host if self._remade is None else self._remade).calls(rows, ops, inputs, reset_kwargs)
         except BaseException as error:
             self._require_open(error)
             state.let_go(state.claimed(rows, claim))
@@ -290,9 +313,11 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
             raise ValueError(f"envs {missing} have no results that are ready")
         calls: list[EnvCall] = [known[row] for row in rows]
         try:
-            report = self._host.finish(calls)
+            report = (self._host if self._remade is None else self._remade).finish(calls)
             if report.errors:
                 first = min(report.errors)
+                if self._remade is not None:
+                    self._remade.take_error(rows[first])
                 report = self._alone(report, first, rows[first])
                 self._let_go([rows[first]])
             elif into is not None:
@@ -400,11 +425,12 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         try:
             self._require_idle(call_of(ops))
             if self._crew.dead:
-                self._crew.require_living(row for row, op in enumerate(ops) if op)
-            calls = self._host.calls(range(self.num_envs), ops, inputs, reset_kwargs)
+                self._require_living([row for row, op in enumerate(ops) if op])
+            host = self._host if self._remade is None else self._remade
+            calls = host.calls(range(self.num_envs), ops, inputs, reset_kwargs)
             try:
                 self._crew.perform(calls, meanwhile)
-                report = self._host.finish(calls, by_row=True)
+                report = host.finish(calls, by_row=True)
             except BaseException:
                 self._abandon(calls)
                 raise
@@ -423,8 +449,24 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         self.settle()
 
     def require_workers(self, rows: Iterable[int] | None = None) -> None:
-        """See :class:`~gymbridge.engine.host.Engine`."""
-        self._crew.require_living(range(self.num_envs) if rows is None else rows)
+        """See :class:`~gymbridge.engine.host.Engine`; where envs are made anew, they are so in the next call."""
+        if self._remade is None:
+            self._crew.require_living(range(self.num_envs) if rows is None else rows)
+
+    def _require_living(self, rows: Iterable[int]) -> None:
+        """Refuses to use envs that are dead, but for those that can be made anew."""
+        dead = self._crew.dead
+        if self._remade is not None:
+            revivals = [Revival(row) for row in rows if row in dead]
+            if revivals:
+                try:
+                    self._crew.perform(revivals)
+                except BaseException:
+                    self._abandon(revivals, None)
+                    raise
+                _raise_errors(revivals)
+        elif dead:
+            self._crew.require_living(rows)
 
     def each(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """A verb of the host for each row, at once; see :class:`~gymbridge.engine.host.Engine`.
@@ -442,7 +484,11 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         state.is_for_all = True
         try:
             self._require_idle(verb)
-            self._crew.require_living(arguments)
+            if self._crew.dead:
+                self._require_living([*arguments])
+            if verb == "seed":
+                for row, (seed, *_) in arguments.items():
+                    self.restarts.take_seed(row, seed)
             function = getattr(self._host, verb)
             calls = [VerbCall(row, partial(function, row, *own)) for row, own in arguments.items()]
             try:
@@ -453,6 +499,8 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         finally:
             state.is_for_all = False
         _raise_errors(calls)
+        if verb == "load_state" and self._remade is not None:
+            self._remade.lost.take_loaded({row: state for row, (state,) in arguments.items()})
         return [call.result for call in calls]
 
     def _perform_verb(self, verb: str, calls: Sequence[VerbCall]) -> None:

@@ -10,13 +10,14 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from time import perf_counter
 from types import CoroutineType
 from typing import Any, Protocol
 
 import gymnasium as gym
 
 from gymbridge.engine.arrivals import Arrivals
-from gymbridge.engine.codes import Op
+from gymbridge.engine.codes import AtWork, Op
 from gymbridge.engine.conform import flag
 from gymbridge.engine.host import Host, Report
 from gymbridge.engine.rows import snapshot
@@ -50,11 +51,14 @@ class EnvCall:
         is_done: it has been made.
         done_at: when it had been, on ``time.perf_counter``'s clock.
         error: what it raised; of what is no ``Exception``, what its row's death is told with.
+        begun_at: when what may take only so long was begun, on that clock; set where calls are watched, and by the call
+            itself where it comes to its next part.
     """
 
-    __slots__ = ("arrivals", "done_at", "error", "is_done", "row")
+    __slots__ = ("arrivals", "begun_at", "done_at", "error", "is_done", "row")
 
     arrivals: Arrivals
+    begun_at: float
 
     def __init__(self, row: int):
         self.row = row
@@ -80,13 +84,31 @@ class RowCall(EnvCall):
 
     Attributes:
         op: the :class:`~gymbridge.engine.codes.Op`.
+        instead: what was done in place of this, where the env was made anew meanwhile, None for nothing; it is not set
+            where nothing of the kind has happened.
     """
 
-    __slots__ = ("op",)
+    __slots__ = ("instead", "op")
+
+    instead: RowCall | None
 
     def __init__(self, row: int, op: int):
         super().__init__(row)
         self.op = op
+
+    @property
+    def doing(self) -> str:
+        """What it is at, in words."""
+        return AtWork.text(AtWork.RESET if self.op == _RESET else AtWork.STEP, self.row)
+
+    def again(self, env: Any, seed: int | None) -> RowCall:
+        """The reset in this call, to be made of another env.
+
+        Args:
+            env: that one, as the host has it.
+            seed: in place of the one that waited for the reset of the env before; None to leave that.
+        """
+        raise NotImplementedError
 
 
 class CallingHost(Host, Protocol):
@@ -143,7 +165,7 @@ class GymCall(RowCall):
         (4,)
     """
 
-    __slots__ = ("_action", "_env", "_first", "_kwargs", "_reset_error", "_stepped")
+    __slots__ = ("_action", "_env", "_first", "_is_resetting", "_kwargs", "_reset_error", "_stepped")
 
     def __init__(self, row: int, op: int, env: Any, action: Any, kwargs: Mapping[str, Any]):
         self.row = row
@@ -166,6 +188,7 @@ class GymCall(RowCall):
         self._stepped = await stepped if is_awaitable(stepped) else stepped
         if self.op == _STEP_MAYBE_RESET and _has_ended(self._stepped):
             self._stepped = _detached(self._stepped)
+            self._begin_reset()
             try:
                 self._first = await _value_of(self._env.reset(**self._kwargs))
             except Exception as error:
@@ -180,10 +203,27 @@ class GymCall(RowCall):
         self._stepped = awaited(stepped) if is_awaitable(stepped) else stepped
         if self.op == _STEP_MAYBE_RESET and _has_ended(self._stepped):
             self._stepped = _detached(self._stepped)
+            self._begin_reset()
             try:
                 self._first = self._reset(awaited)
             except Exception as error:
                 self._reset_error = error
+
+    def _begin_reset(self) -> None:
+        """The reset after a step may take its own time."""
+        self._is_resetting = True
+        self.begun_at = perf_counter()
+
+    @property
+    def doing(self) -> str:
+        """See :class:`RowCall`."""
+        is_resetting = self.op == _RESET or getattr(self, "_is_resetting", False)
+        return AtWork.text(AtWork.RESET if is_resetting else AtWork.STEP, self.row)
+
+    def again(self, env: Any, seed: int | None) -> GymCall:
+        """See :class:`RowCall`."""
+        kwargs = self._kwargs if seed is None else {**self._kwargs, "seed": seed}
+        return GymCall(self.row, _RESET, env, None, kwargs)
 
     def _reset(self, awaited: Await) -> Any:
         first = self._env.reset(**self._kwargs)

@@ -95,19 +95,19 @@ class LostRows:
         numbers = range(len(ops)) if rows is None else rows
         return bytes(own if row in self.rows else op for row, op, own in zip(numbers, ops, without, strict=True))
 
-    def shown(self, ops: bytes, report: Report) -> Report:
+    def shown(self, ops: bytes, report: Report, rows: Iterable[int] | None = None) -> Report:
         """Writes what the caller is to see of the rows that are lost and are told of now; they are not any more then.
 
         Args:
             ops: what the caller wanted, of which the hosts have done :meth:`ops`.
             report: of that.
+            rows: the rows of the ops; all unless given.
 
         Returns:
             The report, with the rows that were lost.
         """
-        for row in [*self.rows]:
-            op = ops[row]
-            if op and self.show(row, op, failed=row in report.errors):
+        for row, op in zip(range(len(ops)) if rows is None else rows, ops, strict=True):
+            if op and row in self.rows and self.show(row, op, failed=row in report.errors):
                 if report is NOTHING or report is IN_BLOCK:
                     report = Report()
                 report.lost.add(row)

@@ -182,9 +182,17 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         """The processes that the workers are."""
         return ProcessWorkers(**how)
 
-    def stats(self) -> dict[str, Any]:
-        """How often workers were replaced, in all and each, and how many were ended since an env took too long."""
-        return self.restarts.stats(self._crew.timeouts)
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """How often workers were replaced, in all and each, and how many were ended since an env took too long.
+
+        Args:
+            reset: count from zero again.
+        """
+        counts = self.restarts.stats(self._crew.timeouts)
+        if reset:
+            self.restarts.count_anew()
+            self._crew.timeouts = 0
+        return counts
 
     # ---------------------------------------------------------------- before the first round
 

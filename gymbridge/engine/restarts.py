@@ -109,3 +109,7 @@ class Restarts:
             timeouts: how many workers were ended because an env took too long.
         """
         return {"restarts": self.total, "restarts_of": dict(self.of_worker), "timeouts": timeouts}
+
+    def count_anew(self) -> None:
+        """Counts from zero again; the limit is none the wiser."""
+        self.of_worker.clear()

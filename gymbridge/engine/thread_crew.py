@@ -20,6 +20,7 @@ An interrupt may end what a caller's thread does between any two lines, and find
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import weakref
@@ -30,13 +31,25 @@ from time import perf_counter
 from typing import Any
 
 from gymbridge.engine.arrivals import Arrivals
-from gymbridge.engine.call_crew import LEFT_BEHIND, CallCrew, death_of, errors_of_close, warn_of_late
-from gymbridge.engine.env_calls import Await, CallingHost, EnvCall, VerbCall
+from gymbridge.engine.call_crew import (
+    LEFT_BEHIND,
+    AlsoArrivals,
+    CallCrew,
+    death_of,
+    errors_of_close,
+    warn_of_late,
+)
+from gymbridge.engine.env_calls import Await, CallingHost, EnvCall, RowCall, VerbCall
 from gymbridge.engine.failures import mark_error
 from gymbridge.engine.makers import require_env, require_maker
+from gymbridge.engine.recovery import Recovery, recovery_of
+from gymbridge.engine.remade_rows import Remake, close_quietly
+from gymbridge.engine.restarts import Restarts
 from gymbridge.errors import WorkerDiedError, WorkerStartError
 
 __all__ = ["ThreadCrew"]
+
+_logger = logging.getLogger(__name__)
 
 _SECONDS_TO_END = 5.0
 """That threads have to close their envs where a maker has failed."""
@@ -52,7 +65,10 @@ class ThreadCrew(CallCrew):
         makers: one a row.
         kinds: what they may give.
         cores: those of the thread in which each env is made; None for all.
-        start_timeout: seconds until all envs are made.
+        start_timeout: seconds until all envs are made; and until one is that is made anew.
+        step_timeout: seconds that a step or a reset may take; its thread is left behind then and another started. None
+            for no limit.
+        restarts: how often envs may be made anew; None for never.
 
     Raises:
         WorkerDiedError: a maker raised what would end a program.
@@ -65,15 +81,18 @@ class ThreadCrew(CallCrew):
         kinds: tuple[type, ...],
         cores: Sequence[Iterable[int] | None],
         start_timeout: float | None,
+        step_timeout: float | None = None,
+        restarts: Restarts | None = None,
     ):
         deadline = None if start_timeout is None else perf_counter() + start_timeout
-        self._service = service = _Service()
-        super().__init__(service.dead, service.release)
+        self._service = service = _Service(makers, cores)
+        service.recovery = recovery_of(service, step_timeout, start_timeout, restarts)
+        super().__init__(service.dead, service.release, service.recovery)
         made = Arrivals()
         patience = 0.0
         try:
             for row, (maker, own) in enumerate(zip(makers, cores, strict=True)):
-                service.start_thread(_Making(row, maker, kinds, own, service.envs, made))
+                service.start_thread(_Making(row, maker, kinds, own, service.envs, made), own)
             failed = _failed(made, len(makers), deadline)
             if failed is not None:
                 patience = _SECONDS_TO_END
@@ -90,7 +109,7 @@ class ThreadCrew(CallCrew):
 
     def take_host(self, host: CallingHost) -> None:
         """See :class:`~gymbridge.engine.call_crew.CallCrew`."""
-        self._service.envs.update(enumerate(host.envs))
+        self._service.take_envs(host.envs)
         self._service.prepare = host.prepare_thread
 
     def start(self, calls: Sequence[EnvCall]) -> None:
@@ -104,7 +123,7 @@ class ThreadCrew(CallCrew):
         left = 0
         for call in calls:
             if service.is_under_way(call):
-                call.arrivals = _Also(call.arrivals, ended)
+                call.arrivals = AlsoArrivals(call.arrivals, ended)
                 if call.is_done:  # after that: it may not have told these
                     ended.add(call)
                 left += 1
@@ -128,9 +147,13 @@ class _Service:
         closed: the rows whose envs have been closed.
         close_errors: row -> what its env raised then.
         prepare: to be called once in each thread.
+        recovery: sees to envs that die or take too long; None where there is no such thing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, makers: Sequence[Callable[[], Any]], cores: Sequence[Iterable[int] | None]) -> None:
+        self.recovery: Recovery | None = None
+        self._makers = makers
+        self._cores = cores
         self.envs: dict[int, Any] = {}
         self.dead: dict[int, WorkerDiedError] = {}
         self.closed: set[int] = set()
@@ -144,16 +167,16 @@ class _Service:
         self._bell.acquire()
         self._is_awaited = False
         """A thread has been woken, and is to look at the queue."""
-        self._closers: dict[int, object] = {}
+        self._seats: dict[int, _Seat] = {}
         self._is_closing = False
         """A thread that comes to the end of a call closes the env."""
         self._is_over = False
         """A thread that finds nothing in the queue ends."""
         _services.add(self)
 
-    def start_thread(self, making: EnvCall) -> None:
+    def start_thread(self, making: EnvCall, cores: Iterable[int] | None) -> None:
         """Starts a thread, which makes an env and then whatever is in the queue."""
-        thread = _CallThread(self, making)
+        thread = _CallThread(self, making.row, making, cores)
         self._threads.append(thread)
         try:
             thread.start()
@@ -181,8 +204,12 @@ class _Service:
         """Ends calls that no thread has taken."""
         for call in calls:
             if self._given.pop(call, False) is None:
-                call.error = RuntimeError("the workers are closed")
-                _tell_end(call)
+                error = RuntimeError("the workers are closed")
+                if self.recovery is not None:
+                    self.recovery.fail(call, error)
+                else:
+                    call.error = error
+                    _tell_end(call)
 
     def take_up(self) -> None:
         """Has calls made that an interrupt has kept from the queue, or whose threads it has kept asleep."""
@@ -191,7 +218,9 @@ class _Service:
 
     def is_under_way(self, call: EnvCall) -> bool:
         """Whether a call has been started; it may have come to its end since."""
-        return call in self._given or any(thread.call is call for thread in self._threads)
+        if call in self._given or any(thread.call is call for thread in self._threads):
+            return True
+        return self.recovery is not None and self.recovery.is_recovering(call)  # last: it comes to that from a thread
 
     def _busy_rows(self) -> set[int]:
         given = {call.row for call in [*self._given]}  # first: what is taken out of it, a thread has
@@ -205,7 +234,8 @@ class _Service:
 
     def serve(self, thread: _CallThread) -> None:
         """What a thread does: makes its first call, then those in the queue, until all is over."""
-        self._make(thread)
+        if thread.call is not None:
+            self._make(thread)
         queue, given, bell = self._queue, self._given, self._bell
         prepared: Callable[[], None] = _nothing
         while True:
@@ -229,7 +259,10 @@ class _Service:
                     prepared = self.prepare
                     prepared()
                 del call  # what it gives is not to be kept until the next one comes
-                self._make(thread)
+                if self.recovery is None:
+                    self._make(thread)
+                elif not self._make_or_recover(thread, self.recovery):
+                    return  # another does what it did
             else:  # another has it, or had it
                 row = call.row
                 thread.call = None
@@ -254,7 +287,124 @@ class _Service:
         if self._is_closing or row in self.dead:
             self._close_idle(row)
 
+    def tell_end(self, call: EnvCall) -> None:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        _tell_end(call)
+
+    # ---------------------------------------------------------------- envs that die or take too long
+
+    def _make_or_recover(self, thread: _CallThread, recovery: Recovery) -> bool:
+        """As ``_make``, where envs may be given up or made anew; False where the thread has been left behind."""
+        call: Any = thread.call
+        row = call.row
+        seat = self._seat(row)
+        watched = recovery.begin(call)
+        error: BaseException | None = None
+        try:
+            if isinstance(call, Remake):
+                self._remake(call)
+            else:
+                call.in_thread(_itself)
+        except BaseException as raised:
+            error = raised
+        if watched and not recovery.end(call):
+            if isinstance(call, Remake):
+                self.close_made(call)
+            elif seat is not None:
+                close_quietly(row, seat.env)
+            return False
+        is_dead = recovery.settle(call, error)
+        del error
+        thread.call = None
+        if self._is_closing:
+            self._close_idle(row)
+        elif is_dead and seat is not None:
+            self._close(row, seat)
+        return True
+
+    def _remake(self, remake: Remake) -> None:
+        """Closes a row's env, where that has not been left behind, and makes another on the same cores."""
+        row = remake.row
+        seat = self._seat(row)
+        if seat is not None and seat.is_mine_to_close():
+            close_quietly(row, seat.env)
+        cores, before = self._cores[row], None
+        if cores is not None:
+            before = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, cores)
+        assert self.recovery is not None
+        assert self.recovery.rows is not None
+        try:
+            self.recovery.rows.accept(remake, self._makers[row]())
+        finally:
+            if before is not None:
+                os.sched_setaffinity(0, before)
+
+    @property
+    def is_ending(self) -> bool:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        return self._is_closing
+
+    def begin_remaking(self, remake: Remake) -> None:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        self.start([remake])
+
+    def go_on(self, rest: RowCall) -> None:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        self.start([rest])
+
+    def install(self, remake: Remake) -> None:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        self.envs[remake.row] = remake.env
+        self._seats[remake.row] = _Seat(remake.env)
+
+    def close_made(self, remake: Remake) -> None:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        if remake.made is not None:
+            close_quietly(remake.row, remake.made)
+
+    def waiting(self, seconds: float) -> list[RowCall]:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`: there is a thread for each."""
+        return []
+
+    def take_back(self, call: RowCall) -> bool:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`."""
+        return False
+
+    def leave_behind(self, todo: EnvCall) -> Callable[[], None]:
+        """See :class:`~gymbridge.engine.recovery.RecoveringService`; another thread is started."""
+        if self._given.pop(todo, False) is None:
+            return _nothing
+        seat = self._seat(todo.row)
+        if isinstance(todo, RowCall) and seat is not None:
+            seat.is_mine_to_close()  # its thread closes it
+        left = next((thread for thread in self._threads if thread.call is todo), None)
+        if left is None:  # it has been refused
+            return _nothing
+        spare = _CallThread(self, todo.row, None, left.cores)
+        try:
+            spare.start()
+            self._threads = [*self._threads, spare]
+        except RuntimeError as error:
+            _logger.warning("there is one thread less from now on: %s", error)
+
+        def forget() -> None:
+            self._threads = [thread for thread in self._threads if thread is not left]
+
+        return forget
+
     # ---------------------------------------------------------------- the end
+
+    def take_envs(self, envs: Iterable[Any]) -> None:
+        """These are the rows' envs from now on."""
+        self.envs.update(enumerate(envs))
+        self._seats.clear()
+
+    def _seat(self, row: int) -> _Seat | None:
+        seat = self._seats.get(row)
+        if seat is None and row in self.envs:
+            seat = self._seats.setdefault(row, _Seat(self.envs[row]))
+        return seat
 
     def _close_idle(self, row: int) -> None:
         """Closes an env, once; not while a thread has a call of its row, which does it later.
@@ -264,11 +414,15 @@ class _Service:
         self._refuse([call for call in [*self._given] if call.row == row])  # who took one before is seen below
         if any(call.row == row for thread in self._threads if (call := thread.call) is not None):
             return
-        me = object()
-        if row not in self.envs or self._closers.setdefault(row, me) is not me:
+        seat = self._seat(row)
+        if seat is not None:
+            self._close(row, seat)
+
+    def _close(self, row: int, seat: _Seat) -> None:
+        if not seat.is_mine_to_close():
             return
         try:
-            self.envs[row].close()
+            seat.env.close()
         except Exception as error:
             self.close_errors[row] = error
         except BaseException:  # what would end a program ends none
@@ -286,7 +440,26 @@ class _Service:
             self._given.update(dict.fromkeys(closings))
             self._queue.extend([*self._given])
             self._is_over = True
+        if self.recovery is not None:
+            self.recovery.stop()
         self._wake_one()
+
+
+class _Seat:
+    """A row's env, to be closed once: by whoever asks first."""
+
+    __slots__ = ("_token", "env")
+
+    def __init__(self, env: Any):
+        self.env = env
+        self._token = [None]
+
+    def is_mine_to_close(self) -> bool:
+        try:
+            self._token.pop()
+        except IndexError:
+            return False
+        return True
 
 
 class _CallThread(threading.Thread):
@@ -294,16 +467,20 @@ class _CallThread(threading.Thread):
 
     Attributes:
         call: the one that it is about to make, or makes.
+        cores: those that it is to be bound to; None for all.
     """
 
-    def __init__(self, service: _Service, making: EnvCall):
-        super().__init__(name=f"gymbridge-worker-{making.row}", daemon=True)
-        self.call: EnvCall | None = making
+    def __init__(self, service: _Service, row: int, making: EnvCall | None, cores: Iterable[int] | None):
+        super().__init__(name=f"gymbridge-worker-{row}", daemon=True)
+        self.call = making
+        self.cores = cores
         self._service = service
 
     def run(self) -> None:
         service = self._service
         del self._service
+        if self.call is None and self.cores is not None:  # who makes an env first binds itself then
+            os.sched_setaffinity(0, self.cores)
         service.serve(self)
 
 
@@ -337,20 +514,6 @@ class _Making(EnvCall):
         if hasattr(env, "close"):  # first: also what is no env may be closed
             self._envs[self.row] = env
         require_env(self.row, env, self._kinds)
-
-
-class _Also(Arrivals):
-    """In place of a call's arrivals: has others know of its end too."""
-
-    __slots__ = ("_arrivals",)
-
-    def __init__(self, *arrivals: Arrivals):
-        super().__init__()
-        self._arrivals = arrivals
-
-    def add(self, comer: Any) -> None:
-        for each in self._arrivals:
-            each.add(comer)
 
 
 def _failed(made: Arrivals, num_envs: int, deadline: float | None) -> EnvCall | None:

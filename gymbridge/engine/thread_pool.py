@@ -9,6 +9,7 @@ from gymbridge.engine.call_pool import CallPoolEngine
 from gymbridge.engine.host import EnvDescription, RemoteHostOptions
 from gymbridge.engine.makers import listed
 from gymbridge.engine.parallel import Affinity, affinities
+from gymbridge.engine.restarts import RestartLimit, Restarts
 from gymbridge.engine.thread_crew import ThreadCrew
 
 __all__ = ["ThreadPoolEngine"]
@@ -28,8 +29,10 @@ class ThreadPoolEngine(CallPoolEngine[Description]):
     What an env gives, exceptions included, is had as the very object, and so are attributes and what goes to and comes
     from calls; of what work is given, arrays, dicts, lists and tuples are copied and other objects are not. An env that
     would end its thread (by ``sys.exit()``, say) is dead for good, with a ``WorkerDiedError`` whose cause is what it
-    raised, and is closed; the thread goes on. The threads are daemons: ``close`` warns of envs that do not come to
-    their end in time and leaves their threads behind, and with ``terminate`` it waits for none.
+    raised, and is closed; the thread goes on. One that takes too long is as dead (``WorkerTimeoutError``): its thread
+    is left behind until it comes back, closes the env and ends, and another is started. The threads are daemons:
+    ``close`` warns of envs that do not come to their end in time and leaves their threads behind, and with
+    ``terminate`` it waits for none.
 
     Args:
         makers: one callable an env.
@@ -37,14 +40,19 @@ class ThreadPoolEngine(CallPoolEngine[Description]):
         worker_affinity: the cores of each thread, a sequence with one entry an env or a function of its number; None
             for all. The env of that number is made on them, and what it starts then has them; its calls are made on
             those of whichever thread makes them.
-        start_timeout: seconds until all envs are made.
+        start_timeout: seconds until all envs are made; and until one is that is made anew.
         shutdown_timeout: seconds that ``close`` gives the envs unless it is told otherwise.
+        step_timeout: seconds that a step or a reset of an env may take; its thread is left behind then.
+            None for no limit.
+        max_restarts: make an env that died anew, so often in so many seconds; None to raise at once. See
+            :class:`~gymbridge.engine.lost_rows.LostRows` for what becomes of its row.
 
     Attributes:
         num_envs: number of envs.
         descriptions: what each env says of itself.
         block: the memory, once ``allocate`` has made it.
         shutdown_timeout: as it was given; it may be set.
+        restarts: which envs have been made anew.
 
     Raises:
         WorkerDiedError: a maker raised what would end a program.
@@ -74,7 +82,11 @@ class ThreadPoolEngine(CallPoolEngine[Description]):
         worker_affinity: Affinity | None = None,
         start_timeout: float | None = 60.0,
         shutdown_timeout: float | None = 10.0,
+        step_timeout: float | None = None,
+        max_restarts: RestartLimit | None = None,
     ):
         makers = listed(makers)
         cores = affinities(worker_affinity, len(makers))
-        super().__init__(ThreadCrew(makers, options.kinds, cores, start_timeout), options, shutdown_timeout)
+        restarts = Restarts(max_restarts)
+        crew = ThreadCrew(makers, options.kinds, cores, start_timeout, step_timeout, restarts)
+        super().__init__(crew, options, shutdown_timeout, restarts)

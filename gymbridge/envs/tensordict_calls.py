@@ -91,6 +91,12 @@ class TensorDictCall(RowCall):
         self._own = env._given_to_step(given, mask)  # type: ignore[arg-type]
         return env._step(self._own)
 
+    def again(self, env: EnvBase, seed: int | None) -> TensorDictCall:
+        """See :class:`~gymbridge.engine.env_calls.RowCall`; the env has its seed itself."""
+        return TensorDictCall(
+            self.row, self.op, env, self._given, self._mask, self._kwargs, self._is_plain, self._is_whole
+        )
+
     def stepped(self) -> Any:
         """What ``_step`` gave, or raises what it raised."""
         if self.error is not None:

@@ -32,7 +32,7 @@ WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 EACH = SECONDS / len(FRONTS) * WORKERS
 
 ROUNDS = 40
-PROGRAMS = {"parallel": 2, "serial": 6, "sync-vector": 6, "pool-threads": 4, "pool-asyncio": 4}
+PROGRAMS = {"serial": 6, "sync-vector": 6, "pool-threads": 4, "pool-asyncio": 4}
 """How many programs always run; of the other fronts 3."""
 
 

@@ -757,7 +757,7 @@ def test_an_interrupt_anywhere_fails_the_rows_at_most(call: str, is_plain: bool)
     calls: dict[str, Callable[[], object]] = {
         "submit": lambda: step(pool, [0, 1]),
         "take": lambda: taken(pool, [0, 1]),
-        "reset": lambda: pool.run(bytes([STEP] * 2), [np.zeros(2, np.int64)]),
+        "run": lambda: pool.run(bytes([STEP] * 2), [np.zeros(2, np.int64)]),
         "each": lambda: pool.each("attribute", [("index",)] * 2),
     }
     number = 0

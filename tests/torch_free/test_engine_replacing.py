@@ -151,7 +151,7 @@ def test_what_was_counted_stays_known_after_the_end() -> None:
     envs.reset()
     envs.step([GO, HANG])
     counted = envs.stats()
-    assert counted == {"workers": {"restarts": 1, "restarts_of": {1: 1}, "timeouts": 1}}
+    assert counted == {"restarts": 1, "restarts_of": {1: 1}, "timeouts": 1}
     envs.close()
     assert envs.stats() == counted
 

@@ -393,6 +393,8 @@ class PoolEngine(ParallelEngine[Description]):
             if row in self._read:  # another thread has replaced its worker, which had answered before
                 return self._read.pop(row)
             own = self._own_report_of(row) if row not in self._cut_off else NOTHING
+            if row in self._crew.dead or row in self._cut_off:
+                self.restarts.begin_call()
             while row in self._crew.dead or row in self._cut_off:
                 if row in self._crew.dead and not self._replace(row, replacing):
                     return self._own_report_of(row)
@@ -451,6 +453,7 @@ class PoolEngine(ParallelEngine[Description]):
         if self._replacing is None:
             return super()._require_living(workers)
         with self._replacing_lock:
+            self.restarts.begin_call()
             for row in workers:
                 if row in self._crew.dead and not self._replace(row, self._replacing):
                     raise self._crew.dead[row].again()
@@ -493,7 +496,7 @@ class PoolEngine(ParallelEngine[Description]):
         interrupted = self._rows.interrupted
         left = interrupted.intersection(rows) if interrupted else None
         if left:
-            self._crew.settle(left)
+            self._crew.settle(left, self._hangs)
             for row in left:
                 self.block.state[row] = RowState.FAILED  # the worker wrote it meanwhile
             interrupted -= left

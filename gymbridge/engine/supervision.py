@@ -232,7 +232,7 @@ class Crew:
     def end_hung(self, worker: int, hangs: HangWatch) -> None:
         """Ends a worker at once, one of whose envs has had its time; its death is told with that."""
         if worker not in self.dead:
-            hangs.ended += 1
+            hangs.ended += not any(other in self.dead for other in self.same_process(worker))  # ended with those
             self._hung[worker] = hangs.seconds
             self._workers[worker].abort(_SECONDS_TO_SAY)
             self._bury(worker)
@@ -260,11 +260,12 @@ class Crew:
             mark_error(error, row, f"raised while env {row} was made")
         raise error
 
-    def settle(self, workers: Collection[int] | None = None) -> None:
+    def settle(self, workers: Collection[int] | None = None, hangs: HangWatch | None = None) -> None:
         """Waits until what was under way is done, and drops the answers.
 
         Args:
             workers: those concerned; unless given, those that the last command went to.
+            hangs: tells which of them hang; those are ended.
 
         Also where an interrupt has kept this process from knowing which workers it has woken and which have answered:
         what is sent now comes back behind all that.
@@ -279,13 +280,18 @@ class Crew:
                 self._ends[worker].signal(self._sync_byte)
             except BrokenPipeError:
                 self._bury(worker)
+        if hangs is not None:
+            hangs.begin(concerned)
         for worker in concerned:
-            if worker not in self.dead:
-                try:
-                    self._ends[worker].skip_to(self._sync_byte)
-                    self._ends[worker].restart()
-                except EOFError:
-                    self._bury(worker)
+            try:
+                while worker not in self.dead:
+                    if self._ends[worker].skip_to(self._sync_byte, None if hangs is None else hangs.interval):
+                        self._ends[worker].restart()
+                        break
+                    if hangs is not None and hangs.hung([worker]):
+                        self.end_hung(worker, hangs)
+            except EOFError:
+                self._bury(worker)
         self._pending.difference_update(concerned)
 
     # ---------------------------------------------------------------- one worker apart from the others

@@ -329,6 +329,8 @@ class Crew:
         except BaseException:
             self.end(workers)
             self.dead.update(zip(workers, first, strict=True))
+            for other in workers:  # those of which an interrupt came before they counted as living
+                self._let_go(other)
             raise
 
     def end(self, workers: Iterable[int]) -> None:
@@ -399,22 +401,29 @@ class Crew:
             self._workers[worker].join(_SECONDS_TO_DIE)
 
     def _bury(self, worker: int) -> None:
-        """Keeps how a worker ended; one that has only let go of its pipe is killed."""
+        """Keeps how a worker ended; one that has only let go of its pipe is killed.
+
+        A second call does what an interrupt has kept the first from.
+        """
         self._pending.discard(worker)
-        if worker in self.dead:
-            return
-        ended = self._workers[worker]
-        if not ended.join(_SECONDS_TO_DIE):
-            ended.kill()
-        rows = [row for other in self.same_process(worker) for row in self.parts[other]]
-        number, status, doing = self.number(worker), ended.exit_status(_SECONDS_TO_DIE), self.doing(worker)
-        seconds, stderr = self._hung.pop(worker, None), ended.stderr_tail
-        if seconds is None:
-            self.dead[worker] = WorkerDiedError(number, rows, status, doing, stderr)
-        else:
-            self.dead[worker] = WorkerTimeoutError(number, rows, status, seconds, doing, stderr)
+        if worker not in self.dead:
+            ended = self._workers[worker]
+            if not ended.join(_SECONDS_TO_DIE):
+                ended.kill()
+            rows = [row for other in self.same_process(worker) for row in self.parts[other]]
+            number, status, doing = self.number(worker), ended.exit_status(_SECONDS_TO_DIE), self.doing(worker)
+            seconds, stderr = self._hung.get(worker), ended.stderr_tail
+            if seconds is None:
+                self.dead[worker] = WorkerDiedError(number, rows, status, doing, stderr)
+            else:
+                self.dead[worker] = WorkerTimeoutError(number, rows, status, seconds, doing, stderr)
+        self._let_go(worker)
+
+    def _let_go(self, worker: int) -> None:
+        """Waits for a dead worker no more and closes what there is of it here."""
+        self._hung.pop(worker, None)
         self._group.remove(worker)
-        ended.close()
+        self._workers[worker].close()
 
     def same_process(self, worker: int) -> range:
         """The workers that are one process with it, itself included."""

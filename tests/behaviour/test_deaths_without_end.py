@@ -13,6 +13,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from interrupts import interrupted
 from mortal_envs import GO, HANG, KILL, STEP_TIMEOUT, MortalEnv, mortal
 
 from gymbridge import AsyncEnvPool, ParallelEnv
@@ -164,3 +165,41 @@ def test_a_process_that_hangs_with_two_envs_is_counted_once(started: Any) -> Non
     td, _ = env.step_and_maybe_reset(td)
     assert td["next"][MARK].tolist() == [False, False, True, True]
     assert env.stats()["workers"]["timeouts"] == 1
+
+
+@pytest.mark.parametrize("make", [parallel, shared_pool])
+def test_an_interrupt_at_each_call_of_a_replacement(started: Any, make: Any) -> None:
+    """Leaves a batch that goes on after a reset."""
+    env = started(make, mortal(2), on_worker_failure="restart", max_restarts=(100_000, 1.0))
+    at, came = 1, True
+    while came:
+        td = env.reset()
+        td["action"] = torch.tensor([GO, GO])
+        td, following = env.step_and_maybe_reset(td)
+        assert td["next", "observation"][:, :2].tolist() == [[0, 1], [1, 1]], at
+        assert not td["next"][MARK].any(), at
+        following["action"] = torch.tensor([GO, KILL])
+        came, _ = interrupted(partial(env.step_and_maybe_reset, following), at)
+        at += 9
+    assert at > 1000
+
+
+def test_a_worker_that_is_buried_in_two_parts(started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt comes between: what is waited for is let go of with the rest, before its numbers are others'."""
+    env = started(parallel, mortal(3), on_worker_failure="restart")
+    td = env.reset()
+    crew = env._engine_face.engine._crew
+
+    def interrupted_let_go(worker: int) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(crew, "_let_go", interrupted_let_go)
+    td["action"] = torch.tensor([GO, KILL, GO])
+    with pytest.raises(KeyboardInterrupt):
+        env.step(td)
+    for _ in range(3):
+        td = env.reset()
+        td["action"] = torch.tensor([GO, GO, GO])
+        td, _ = env.step_and_maybe_reset(td)
+        assert td["next", "observation"][:, 1].tolist() == [1, 1, 1]

@@ -140,14 +140,22 @@ def receive(via: int, nbytes: int) -> tuple[bytes, list[int]]:
 
 
 class _Borrowed:
-    """A socket object over a descriptor that stays its owner's."""
+    """A socket object over a descriptor that stays its owner's.
+
+    It has a copy: one that an interrupt keeps from being let go of is closed with the object.
+    """
 
     def __init__(self, descriptor: int):
-        self._socket = socket.socket(fileno=descriptor)
+        copy = os.dup(descriptor)
+        try:
+            self._socket = socket.socket(fileno=copy)
+        except OSError:
+            os.close(copy)
+            raise
         self._socket.setblocking(True)
 
     def __enter__(self) -> socket.socket:
         return self._socket
 
     def __exit__(self, *error: object) -> None:
-        self._socket.detach()
+        self._socket.close()

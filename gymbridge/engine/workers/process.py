@@ -256,7 +256,7 @@ class ForkedWorker(WorkerProcess):
         start = perf_counter()
         if not descriptors.readable(self._status, timeout):
             return None
-        data, _ = descriptors.receive(self._status, 16)
+        data = os.read(self._status, 16)  # without a descriptor more: there may be none
         if data:
             return Message.unpacked(data).number
         # the starter was killed, and the kernel kills its workers with it

@@ -314,8 +314,8 @@ class Crew:
         first = [self.dead[other] for other in workers]
         mailboxes = [Mailbox.create() for _ in workers]
         for other, mailbox in zip(workers, mailboxes, strict=True):
-            self._mailboxes[other].close()
-            self._mailboxes[other] = mailbox
+            before, self._mailboxes[other] = self._mailboxes[other], mailbox
+            before.close()
         try:
             jobs = [self.jobs[other] for other in workers]
             started = self._kind.start(jobs, mailboxes, self._start_timeout)

@@ -180,7 +180,7 @@ def test_an_interrupt_at_each_call_of_a_replacement(started: Any, make: Any) -> 
         assert not td["next"][MARK].any(), at
         following["action"] = torch.tensor([GO, KILL])
         came, _ = interrupted(partial(env.step_and_maybe_reset, following), at)
-        at += 9
+        at += 37
     assert at > 1000
 
 

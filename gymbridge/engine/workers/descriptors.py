@@ -13,6 +13,7 @@ __all__ = [
     "MOST_DESCRIPTORS",
     "anonymous_file",
     "close_all",
+    "close_and_forget",
     "milliseconds",
     "read_file",
     "readable",
@@ -65,6 +66,20 @@ def close_all(descriptors: Iterable[int]) -> None:
                 os.close(descriptor)
             except OSError:
                 continue
+
+
+def close_and_forget(numbers: list[int]) -> None:
+    """Closes each, after it has left the list: one that an interrupt ends and that is called again closes none twice.
+
+    A number that was closed may be another file's by then.
+
+    Example:
+        >>> numbers = [*os.pipe()]
+        >>> close_and_forget(numbers), numbers
+        (None, [])
+    """
+    while numbers:
+        close_all((numbers.pop(),))
 
 
 def readable(descriptor: int, timeout: float | None) -> bool:

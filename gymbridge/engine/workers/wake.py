@@ -246,8 +246,11 @@ class WakeEnd:
 
     def close(self) -> None:
         """Closes both ends: the other side finds end-of-file. A second call does nothing."""
-        close_all((self._read, self._write))
-        self._read = self._write = self._sentinel = -1
+        read, self._read = self._read, -1  # before it is closed: after an interrupt the number may be another file's
+        close_all((read,))
+        write, self._write = self._write, -1
+        close_all((write,))
+        self._sentinel = -1
         self._poll = select.poll()
         self._ours = self._theirs = None
 

@@ -13,6 +13,7 @@ from interrupts import interrupted
 
 from gymbridge.engine.mailbox import Mailbox
 from gymbridge.engine.workers import descriptors
+from gymbridge.engine.workers.starter import Starter
 from gymbridge.engine.workers.wake import wake_pipes
 
 EVENTS = ("call", "c_call", "c_return")
@@ -62,3 +63,12 @@ def test_a_message_that_is_interrupted_leaves_the_socket_open() -> None:
         theirs.close()
         at += 1
     assert at > 10
+
+
+def test_a_starter_whose_control_socket_is_open_elsewhere_is_ended() -> None:
+    """An interrupt may leave a copy of it: the end of the program waits for no end-of-file that never comes."""
+    starter = Starter(None, ())
+    copy = os.dup(starter._control)
+    starter.stop()
+    assert not starter.is_alive
+    os.close(copy)

@@ -164,7 +164,7 @@ class _Borrowed:
         copy = os.dup(descriptor)
         try:
             self._socket = socket.socket(fileno=copy)
-        except OSError:
+        except BaseException:
             os.close(copy)
             raise
         self._socket.setblocking(True)

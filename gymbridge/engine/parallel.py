@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil
+from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -339,19 +340,22 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             raise RuntimeError("receive: no round is under way")
         wanted, ops, workers, *_ = self._round
         try:
+            deadline = None if timeout is None else perf_counter() + timeout
             self._crew.wait(timeout, self._hangs)
             report = self._report(ops, workers)
             if self._replacing is not None:
-                report = self._with_lost_shown(self._round, report, self._replacing)
+                report = self._with_lost_shown(self._round, report, self._replacing, deadline)
         except BaseException:
             self._abandon(wanted)
             raise
         self._round = None
         return report
 
-    def _with_lost_shown(self, begun: _Round, report: Report, replacing: Replacing) -> Report:
+    def _with_lost_shown(self, begun: _Round, report: Report, replacing: Replacing, deadline: float | None) -> Report:
         """The report of a round, once the workers that died in it are replaced and have done what is left of it."""
         wanted, workers, lost = begun.wanted, begun.workers, replacing.lost
+        if self._crew.dead:
+            self.restarts.begin_call()
         while dead := [worker for worker in workers if worker in self._crew.dead]:
             if not replacing.replace(dead, wanted):
                 break
@@ -363,7 +367,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             workers = self._with_work(ops)
             with_mail = self._write(ops, workers, begun.inputs, begun.reset_kwargs)
             self._crew.command(workers, Command.ROUND, with_mail)
-            self._crew.wait(None, self._hangs)
+            self._crew.wait(None if deadline is None else max(0.0, deadline - perf_counter()), self._hangs)
             report = joined(report, self._report(ops, workers))
         report = lost.shown(wanted, report)
         lost.keep_known([row for row, op in enumerate(wanted) if op])
@@ -443,6 +447,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         dead = self._crew.dead
         if dead:
             if self._replacing is not None:
+                self.restarts.begin_call()
                 self._replacing.replace([worker for worker in workers if worker in dead], bytes(self.num_envs))
             for worker in workers:
                 if worker in dead:

@@ -390,6 +390,8 @@ class PoolEngine(ParallelEngine[Description]):
         """What a row gave; where its worker died, once another has done what is left of its work."""
         wanted = self._given[row].op
         own = self._own_report_of(row) if row not in self._cut_off else NOTHING
+        if row in self._crew.dead or row in self._cut_off:
+            self.restarts.begin_call()
         while row in self._crew.dead or row in self._cut_off:
             try:
                 if row in self._crew.dead and not self._replace(row, replacing):
@@ -458,6 +460,7 @@ class PoolEngine(ParallelEngine[Description]):
         if self._replacing is None:
             return super()._require_living(workers)
         with self._replacing_lock:
+            self.restarts.begin_call()
             for row in workers:
                 if row in self._crew.dead and not self._replace(row, self._replacing):
                     raise self._crew.dead[row].again()

@@ -231,8 +231,8 @@ class Crew:
     def end_hung(self, worker: int, seconds: float) -> None:
         """Ends a worker at once, one of whose envs has had its time; its process's death is told with that."""
         if worker not in self.dead:
-            self.timeouts += 1
-            self._hung[self.number(worker)] = seconds, self.doing(worker)
+            self.timeouts += not any(other in self.dead for other in self.same_process(worker))  # ended with those
+            self._hung.setdefault(self.number(worker), (seconds, self.doing(worker)))
             self._workers[worker].abort(_SECONDS_TO_SAY)
             self._bury(worker)
 
@@ -279,11 +279,12 @@ class Crew:
                 self._ends[worker].signal(self._sync_byte)
             except BrokenPipeError:
                 self._bury(worker)
-        interval = None if hangs is None else hangs.interval
+        if hangs is not None:
+            hangs.begin(concerned)
         for worker in concerned:
             try:
                 while worker not in self.dead:
-                    if self._ends[worker].skip_to(self._sync_byte, interval):
+                    if self._ends[worker].skip_to(self._sync_byte, None if hangs is None else hangs.interval):
                         self._ends[worker].restart()
                         break
                     if hangs is not None and hangs.hung([worker]):
@@ -313,8 +314,8 @@ class Crew:
         first = [self.dead[other] for other in workers]
         mailboxes = [Mailbox.create() for _ in workers]
         for other, mailbox in zip(workers, mailboxes, strict=True):
-            self._mailboxes[other].close()
-            self._mailboxes[other] = mailbox
+            before, self._mailboxes[other] = self._mailboxes[other], mailbox
+            before.close()
         try:
             jobs = [self.jobs[other] for other in workers]
             started = self._kind.start(jobs, mailboxes, self._start_timeout)
@@ -329,6 +330,8 @@ class Crew:
         except BaseException:
             self.end(workers)
             self.dead.update(zip(workers, first, strict=True))
+            for other in workers:  # those of which an interrupt came before they counted as living
+                self._let_go(other)
             raise
 
     def end(self, workers: Iterable[int]) -> None:
@@ -397,22 +400,28 @@ class Crew:
             self._workers[worker].join(_SECONDS_TO_DIE)
 
     def _bury(self, worker: int) -> None:
-        """Keeps how a worker ended; one that has only let go of its pipe is killed."""
+        """Keeps how a worker ended; one that has only let go of its pipe is killed.
+
+        A second call does what an interrupt has kept the first from.
+        """
         self._pending.discard(worker)
-        if worker in self.dead:
-            return
-        ended = self._workers[worker]
-        if not ended.join(_SECONDS_TO_DIE):
-            ended.kill()
-        rows = [row for other in self.same_process(worker) for row in self.parts[other]]
-        number, status, stderr = self.number(worker), ended.exit_status(_SECONDS_TO_DIE), ended.stderr_tail
-        if number in self._hung:
-            self.dead[worker] = WorkerTimeoutError(number, rows, status, *self._hung[number], stderr)
-        else:
-            self.dead[worker] = WorkerDiedError(number, rows, status, self.doing(worker), stderr)
+        if worker not in self.dead:
+            ended = self._workers[worker]
+            if not ended.join(_SECONDS_TO_DIE):
+                ended.kill()
+            rows = [row for other in self.same_process(worker) for row in self.parts[other]]
+            number, status, stderr = self.number(worker), ended.exit_status(_SECONDS_TO_DIE), ended.stderr_tail
+            if number in self._hung:
+                self.dead[worker] = WorkerTimeoutError(number, rows, status, *self._hung[number], stderr)
+            else:
+                self.dead[worker] = WorkerDiedError(number, rows, status, self.doing(worker), stderr)
+        self._let_go(worker)
+
+    def _let_go(self, worker: int) -> None:
+        """Waits for a dead worker no more and closes what there is of it here."""
         for group in self.groups:
             group.remove(worker)
-        ended.close()
+        self._workers[worker].close()
 
     def same_process(self, worker: int) -> range:
         """The workers that are one process with it, itself included."""

@@ -246,8 +246,11 @@ class WakeEnd:
 
     def close(self) -> None:
         """Closes both ends: the other side finds end-of-file. A second call does nothing."""
-        close_all((self._read, self._write))
-        self._read = self._write = self._sentinel = -1
+        read, self._read = self._read, -1  # before it is closed: after an interrupt the number may be another file's
+        close_all((read,))
+        write, self._write = self._write, -1
+        close_all((write,))
+        self._sentinel = -1
         self._poll = select.poll()
         self._ours = self._theirs = None
 
@@ -275,9 +278,10 @@ class _OneAndDeaths:
             self.is_of_use = False
 
     def remove(self, sentinel: int) -> None:
-        """Heeds it no more."""
+        """Heeds it no more; also where it is not heeded."""
         if sentinel >= 0:
-            self._poll.unregister(sentinel)
+            with suppress(KeyError):
+                self._poll.unregister(sentinel)
 
     def wait(self, end: WakeEnd, timeout: float | None) -> None:
         """Waits until a byte or end-of-file of this one is there, or one has died, or the time is over."""
@@ -324,17 +328,19 @@ class WakeGroup:
         self._one.add(end.sentinel)
         for descriptor in (end.fileno(), end.sentinel):
             if descriptor >= 0:
+                self._index[descriptor] = index  # before it is waited for: an interrupt may come between the two
                 self._poll.register(descriptor, _READABLE)
-                self._index[descriptor] = index
 
     def remove(self, index: int) -> None:
         """Waits for a worker that died no more.
 
-        Call it before its end is closed: the numbers of its descriptors may soon be those of others.
+        Call it before its end is closed: the numbers of its descriptors may soon be those of others. After an interrupt
+        it may be called again.
         """
         self._one.remove(self._ends[index].sentinel)
         for descriptor in [descriptor for descriptor, of in self._index.items() if of == index]:
-            self._poll.unregister(descriptor)
+            with suppress(KeyError):
+                self._poll.unregister(descriptor)
             del self._index[descriptor]
 
     def replace(self, index: int, end: WakeEnd) -> None:
@@ -466,10 +472,10 @@ class ReadyEnds:
         self.gone.discard(index)
         self._descriptors[index] = end.fileno()
         self._index[end.fileno()] = index
-        self._one.add(end.sentinel)
         if end.sentinel >= 0:
-            self._sentinels[end.sentinel] = index
+            self._sentinels[end.sentinel] = index  # before it is heeded: an interrupt may come between the two
             self._poll.register(end.sentinel, _READABLE)
+        self._one.add(end.sentinel)
 
     def wait(self, timeout: float | None = None, least: int = 1) -> set[int]:
         """The watched workers that are ready once one of them is, or none where none is; at times too early.
@@ -497,11 +503,13 @@ class ReadyEnds:
 
     def _lose(self, sentinel: int) -> int | None:
         """A worker is dead: its sentinel says so for ever, and is looked at no more; None where it was so already."""
-        index = self._sentinels.pop(sentinel, None)
+        index = self._sentinels.get(sentinel)
         if index is not None:
             self.gone.add(index)
-            self._poll.unregister(sentinel)
+            with suppress(KeyError):  # an interrupt has ended an earlier call, or that of `replace`
+                self._poll.unregister(sentinel)
             self._one.remove(sentinel)
+            self._sentinels.pop(sentinel, None)
         return index
 
 

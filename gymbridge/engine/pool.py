@@ -342,8 +342,16 @@ class PoolEngine(ParallelEngine[Description]):
             return
         with self._replacing_lock:  # until it is kept: another thread may be about to replace the worker
             if row not in self._read:
-                self._read[row] = self._report_over_death(row, self._replacing)
-                self._replacing.lost.keep_known([row])
+                self._keep(row, self._report_over_death(row, self._replacing), self._replacing)
+
+    def _keep(self, row: int, own: Report, replacing: Replacing) -> None:
+        """Keeps what a row left; where it was lost before, as a step that it did not do."""
+        lost = replacing.lost
+        if row in lost.rows and lost.show(row, self._given[row].op, failed=bool(own.errors)):
+            own = Report() if own is NOTHING or own is IN_BLOCK else own
+            own.lost.add(0)
+        self._read[row] = own
+        lost.keep_known([row])
 
     def _own_report_of(self, row: int, *, has_answered: bool = False) -> Report:
         """What a row left whose worker has answered, or died: its errors, infos and outputs are under the number 0.
@@ -407,9 +415,6 @@ class PoolEngine(ParallelEngine[Description]):
                 return own
             self._cut_off.discard(row)
             own = self._done_again(row, wanted, replacing)
-        if row in replacing.lost.rows and replacing.lost.show(row, wanted, failed=bool(own.errors)):
-            own = Report() if own is NOTHING or own is IN_BLOCK else own
-            own.lost.add(0)
         return own
 
     def _done_again(self, row: int, wanted: int, replacing: Replacing) -> Report:
@@ -442,8 +447,7 @@ class PoolEngine(ParallelEngine[Description]):
             if sibling == row or self._is_done(sibling) or sibling not in self._given:
                 continue
             if sibling not in crew.dead and crew.ends[sibling].has_byte:
-                self._read[sibling] = self._own_report_of(sibling, has_answered=True)
-                replacing.lost.keep_known([sibling])
+                self._keep(sibling, self._own_report_of(sibling, has_answered=True), replacing)
             else:
                 ops[sibling] = self._given[sibling].op
         if row in self._given:

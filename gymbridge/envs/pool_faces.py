@@ -230,7 +230,7 @@ class PoolFace(ABC, Generic[Face, Part]):
         """The same for a lane; yields what the engine's ``wait_for`` is to be called with."""
         while not self._is_held(row):
             yield None if deadline is None else max(0.0, deadline - perf_counter())
-            if self.complete([row], works, lane=True) or row not in works:
+            if row in self.complete([row], works, lane=True) or row not in works:  # others' lanes may be complete
                 return
 
     def _is_held(self, row: int) -> bool:

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -427,6 +428,7 @@ def test_lanes_in_threads_whose_workers_die(started: Any, make: Any) -> None:
                 assert following["observation"][:2].tolist() == [row, steps]
                 own = following
         except BaseException as error:
+            traceback.print_exc()
             errors.append(error)
 
     threads = [threading.Thread(target=drive, args=(row,)) for row in range(N)]

@@ -39,7 +39,7 @@ class PoolRows:
         ({0, 1, 2}, [1])
         >>> rows.claim([3, 1], mine := object())
         Traceback (most recent call last):
-        RuntimeError: envs [1] have work under way, or results that were not received
+        RuntimeError: envs [1] have work under way, or results that were not received: receive these first
         >>> rows.let_go(rows.claimed([3, 1], mine))
         >>> rows.let_go([1])
         >>> rows.abandon([0])

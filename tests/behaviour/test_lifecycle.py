@@ -487,7 +487,9 @@ def test_states_of_tensordict_envs_go_through_without_their_locks(batched_env: A
     assert env.t == [1, 0]
     env.load_state_dict(state["worker0"])
     assert env.t == [1, 1]
-    for wrong, error in (({"worker0": {}}, KeyError), ({**state, "worker2": {}}, KeyError), (3, TypeError)):
+    env.load_state_dict({"worker1": state["worker1"]})  # a part: the others stay
+    assert env.t == [1, 0]
+    for wrong, error in (({"worker2": {}}, KeyError), ({**state, "worker2": {}}, KeyError), (3, TypeError)):
         with pytest.raises(error, match="state_dict: got"):
             env.load_state_dict(wrong)
     env.close()

@@ -142,7 +142,7 @@ def rolled_out(env: Any) -> Any:
         ({"start_timeout": -1}, ValueError, "start_timeout: got -1"),
         ({"shutdown_timeout": "soon"}, TypeError, "shutdown_timeout: got 'soon'"),
         ({"daemon": None}, TypeError, "daemon: got None"),
-        ({"step_timeout": 1.0}, TypeError, "step_timeout"),
+        ({"step_timeout": 0}, ValueError, "step_timeout: got 0, expected more than 0 seconds"),
         ({"pin_memory": True}, TypeError, "pin_memory"),
     ],
 )

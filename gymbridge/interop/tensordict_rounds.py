@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.error import ResetNeeded
 
 from gymbridge.batched import BatchedEnvBase
 from gymbridge.engine.host import Engine
@@ -57,8 +56,8 @@ class TensorDictRounds:
         """
         if any(given != options[0] for given in options):
             raise ValueError(
-                f"options: got {[*options]}, expected the same for each env: a {type(self._env).__name__} is reset with "
-                f"one dict for all"
+                f"options: got {[*options]}, expected the same for each env: a {type(self._env).__name__} is reset "
+                f"with one dict for all"
             )
         seed = None if all(seed is None for seed in seeds) else [*seeds]
         observations, infos = self.envs.reset(seed=seed, options=options[0] or None)

@@ -22,6 +22,7 @@ from gymbridge.engine.parallel import ParallelEngine
 from gymbridge.spaces.naming import action_tree
 from gymbridge.vector.autoreset import Autoreset
 from gymbridge.vector.engine_vector_env import EngineVectorEnv
+from gymbridge.vector.sync_vector_env import SyncVectorEnv
 
 __all__ = ["GymRounds", "RowRounds", "Stepped", "actions_by_leaf", "infos_by_row", "refuse_to_step"]
 
@@ -94,7 +95,7 @@ class GymRounds:
         envs: the vector env.
 
     Raises:
-        ValueError: one that does not hand out numpy arrays which are the caller's own.
+        ValueError: one that does not hand out numpy arrays which are the caller's own, or has one env twice.
 
     Example:
         >>> import gymnasium as gym
@@ -113,6 +114,8 @@ class GymRounds:
             raise ValueError(f"engine: got {name}(copy=False), expected copy=True: observations are kept across steps")
         if not envs.gives_numpy:
             raise ValueError(f"engine: got {name}(output='torch'), expected output='numpy'")
+        if isinstance(envs, SyncVectorEnv):
+            _require_own_envs(envs)
         self.envs = envs
         self._autoreset = Autoreset("SameStep")
         self._ops = b""
@@ -224,6 +227,14 @@ class GymRounds:
     def last_partial(self) -> Stepped | None:
         """See :class:`RowRounds`."""
         return self._partial
+
+
+def _require_own_envs(envs: SyncVectorEnv) -> None:
+    seen: dict[int, int] = {}
+    for index, env in enumerate(envs.envs):
+        first = seen.setdefault(id(env.unwrapped), index)
+        if first != index:
+            raise ValueError(f"engine: env {index} is env {first} again, expected makers that make a new env each")
 
 
 def refuse_to_step(states: bytes, rows: Sequence[int]) -> NoReturn:

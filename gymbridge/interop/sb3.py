@@ -68,7 +68,7 @@ class VecEnv(OneCallAtATime, base_vec_env.VecEnv):
 
     Raises:
         TypeError: no engine, or an option that there is not.
-        ValueError: an engine that hands out torch tensors or views.
+        ValueError: an engine that hands out torch tensors or views, or that has one env object twice.
 
     What a maker raises comes through, marked with its env.
 
@@ -147,8 +147,12 @@ class VecEnv(OneCallAtATime, base_vec_env.VecEnv):
         """
         if self.closed or self.waiting:
             self._require_idle("step_async")
-        self._rounds.begin_step(actions_by_leaf(self.action_space, actions, self.num_envs))
-        self.waiting = True
+        self.waiting = True  # before it has begun: an interrupt right after would else leave it unseen
+        try:
+            self._rounds.begin_step(actions_by_leaf(self.action_space, actions, self.num_envs))
+        except BaseException:
+            self.waiting = False
+            raise
 
     @exclusive
     def step_wait(self) -> Transition:
@@ -232,8 +236,9 @@ class VecEnv(OneCallAtATime, base_vec_env.VecEnv):
 
         Raises:
             AttributeError: an env has none of this name.
+            TypeError: it is nothing that can be called.
         """
-        return self._ask("env_method", "call", (method_name, method_args, method_kwargs), indices)
+        return self._ask("env_method", "follow", ([method_name], (method_args, method_kwargs)), indices)
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: Indices = None

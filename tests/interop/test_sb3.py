@@ -38,7 +38,7 @@ from stable_baselines3.common.vec_env import (
 from stable_baselines3.common.vec_env import VecEnv as SB3VecEnv
 
 import gymbridge.interop.sb3 as module
-from gymbridge import ParallelEnv, SerialEnv
+from gymbridge import AsyncEnvPool, ParallelEnv, SerialEnv
 from gymbridge.errors import WorkerDiedError
 from gymbridge.interop.sb3 import VecEnv
 from gymbridge.vector import AsyncVectorEnv, SyncVectorEnv
@@ -76,6 +76,8 @@ ENGINES: dict[str, Callable[[Makers], VecEnv]] = {
 BATCHES: dict[str, Callable[[Makers], VecEnv]] = {
     "parallel batch": lambda makers: VecEnv(ParallelEnv(len(makers), makers)),
     "serial batch": lambda makers: VecEnv(SerialEnv(len(makers), makers)),
+    "pool of threads": lambda makers: VecEnv(AsyncEnvPool(makers)),
+    "pool of processes": lambda makers: VecEnv(AsyncEnvPool(makers, backend="multiprocessing")),
 }
 
 
@@ -378,6 +380,8 @@ def test_missing_attributes_are_attribute_errors(any_engine: Any, opened: Any) -
     with pytest.raises(IndexError, match="indices: got 3, expected numbers of 3 envs"):
         env.get_attr("label", indices=[0, 3])
     assert env.get_attr("label", indices=[]) == []
+    with pytest.raises(TypeError, match="not callable"):
+        env.env_method("label")
 
 
 @pytest.mark.parametrize("name", ["makers", "sync", "serial batch"])
@@ -511,6 +515,12 @@ def test_what_is_no_engine_is_named() -> None:
         VecEnv(envs)
     with pytest.raises(ValueError, match=r"SyncVectorEnv\(output='torch'\)"):
         VecEnv(SyncVectorEnv(makers_of(), output="torch"))
+
+
+def test_one_env_in_two_places_is_refused() -> None:
+    env = makers_of()[0]()
+    with pytest.raises(ValueError, match="env 1 is env 0 again"):
+        VecEnv(SyncVectorEnv([lambda: env, lambda: PlainWrapper(env)]))
 
 
 def test_options_of_another_number_are_refused(opened: Any) -> None:

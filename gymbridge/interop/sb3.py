@@ -34,7 +34,15 @@ Transition = tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]
 
 _OPTIONS = frozenset(
     {
-        *("shared_memory", "daemon", "max_concurrency", "num_workers", "reward_dtype", "worker_affinity"),
+        *(
+            "shared_memory",
+            "daemon",
+            "observation_mode",
+            "max_concurrency",
+            "num_workers",
+            "reward_dtype",
+            "worker_affinity",
+        ),
         *("start_timeout", "step_timeout", "shutdown_timeout", "on_worker_failure", "max_restarts"),
     }
 )
@@ -59,7 +67,7 @@ class VecEnv(OneCallAtATime, base_vec_env.VecEnv):
             None for the default, which needs no ``if __name__ == "__main__":``. For makers only.
         options: for makers only, see :class:`~gymbridge.vector.AsyncVectorEnv`: ``num_workers``, ``worker_affinity``,
             ``start_timeout``, ``step_timeout``, ``shutdown_timeout``, ``on_worker_failure``, ``max_restarts``,
-            ``max_concurrency``, ``shared_memory``, ``daemon``, ``reward_dtype``.
+            ``max_concurrency``, ``shared_memory``, ``daemon``, ``observation_mode``, ``reward_dtype``.
 
     Attributes:
         num_envs, observation_space, action_space, render_mode, reset_infos: see Stable-Baselines3.
@@ -68,6 +76,7 @@ class VecEnv(OneCallAtATime, base_vec_env.VecEnv):
 
     Raises:
         TypeError: no engine, or an option that there is not.
+        RuntimeError: envs whose spaces differ; the message names one.
         ValueError: an engine that hands out torch tensors or views, or that has one env object twice.
 
     What a maker raises comes through, marked with its env.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import doctest
 import functools
 import os
@@ -17,9 +18,15 @@ pytest.importorskip("stable_baselines3")
 
 import gymnasium as gym
 import numpy as np
+from agreement import as_in_space, assert_same
+from fuzzing import quick
+from generated_envs import Plan, makers, plans
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
+from hypothesis import given
+from hypothesis import strategies as st
 from sb3_envs import EnvWithEverything, ModulesEnv, OuterWrapper, PlainWrapper, RaisingEnv
+from space_strategies import leaf_spaces
 from stable_baselines3 import A2C, DQN, PPO, SAC
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -199,6 +206,70 @@ def test_results_are_those_of_dummy_vec_env(name: str, any_engine: Any, opened: 
     ours, theirs = opened(any_engine(makers)), opened(DummyVecEnv(makers))
     is_batch = any_engine in BATCHES.values()
     assert compare(ours, theirs, 12, seed=new_seed(), infos=not is_batch, reward_dtype=np.float32) > 6
+
+
+def flat_spaces() -> st.SearchStrategy[spaces.Space]:
+    """Spaces as Stable-Baselines3 knows them: arrays, and one level of dicts and tuples of these."""
+    parts = leaf_spaces()
+    dicts = st.dictionaries(st.sampled_from(["b", "a", "c"]), parts, min_size=1).map(spaces.Dict)
+    tuples = st.lists(parts, min_size=1, max_size=3).map(lambda items: spaces.Tuple(tuple(items)))
+    return parts | dicts | tuples
+
+
+def as_vec_env_gives(space: spaces.Space, infos: Any) -> list[dict[str, Any]]:
+    """Infos of ``DummyVecEnv``, with the final observation in its space's dtype and the mark a bool."""
+    infos = list(infos)
+    for info in infos:
+        info["TimeLimit.truncated"] = bool(info["TimeLimit.truncated"])
+        if "terminal_observation" in info:
+            info["terminal_observation"] = as_in_space(space, info["terminal_observation"])
+    return infos
+
+
+@pytest.mark.parametrize("engine_name", ["makers", "sync"])
+def test_generated_envs_give_what_they_give_in_dummy_vec_env(engine_name: str) -> None:
+    """Any kind of space, reward, flag and info, to the bit."""
+
+    @quick(10 if engine_name == "makers" else 60)
+    @given(plan=plans(flat_spaces(), mixed_infos=True), seed=st.integers(0, 2**31))
+    def compare_plan(plan: Plan, seed: int) -> None:
+        plan = dataclasses.replace(plan, own_arrays=False)
+        ours, theirs = ENGINES[engine_name](makers(plan, 2)), DummyVecEnv(makers(plan, 2))
+        try:
+            for env in (ours, theirs):
+                env.seed(seed)
+            first, expected = ours.reset(), theirs.reset()
+            assert_same(first, dict(expected) if isinstance(expected, dict) else expected, "reset")
+            assert_same(list(ours.reset_infos), theirs.reset_infos, "reset_infos")
+            for step in range(6):
+                got, reference = ours.step(np.array([0, 1])), theirs.step(np.array([0, 1]))
+                expected = reference[0]
+                assert_same(got[0], dict(expected) if isinstance(expected, dict) else expected, f"step {step}")
+                assert_same(got[1].astype(np.float32), reference[1], "rewards")
+                assert_same(got[2], reference[2], "dones")
+                assert_same(got[3], as_vec_env_gives(plan.observation_space, reference[3]), f"infos {step}")
+                assert_same(list(ours.reset_infos), theirs.reset_infos, f"reset_infos {step}")
+        finally:
+            ours.close()
+
+    compare_plan()
+
+
+def test_a_final_observation_is_no_array_that_the_reset_writes_into(engine: Any, opened: Any) -> None:
+    """Both of Stable-Baselines3's vec envs show the first observation of the next episode there."""
+    plan = Plan(BOX, lengths=(2,), own_arrays=True)
+    env, reference = (
+        opened(engine(makers(plan, 2))),
+        DummyVecEnv(makers(dataclasses.replace(plan, own_arrays=False), 2)),
+    )
+    for each in (env, reference):
+        each.seed(3)
+        each.reset()
+        each.step(np.zeros(2, np.int64))
+    got, expected = env.step(np.zeros(2, np.int64)), reference.step(np.zeros(2, np.int64))
+    for row in range(2):
+        assert_same(got[3][row]["terminal_observation"], expected[3][row]["terminal_observation"])
+    assert not np.array_equal(got[0][0], got[3][0]["terminal_observation"])
 
 
 @pytest.mark.parametrize("name", ACTION_SPACES)
@@ -521,6 +592,16 @@ def test_one_env_in_two_places_is_refused() -> None:
     env = makers_of()[0]()
     with pytest.raises(ValueError, match="env 1 is env 0 again"):
         VecEnv(SyncVectorEnv([lambda: env, lambda: PlainWrapper(env)]))
+
+
+def test_envs_whose_spaces_differ_are_named(opened: Any) -> None:
+    wider = spaces.Box(-2, 2, (3,), np.float32)
+    makers = [*makers_of()[:2], *makers_of(wider)[2:]]
+    with pytest.raises(RuntimeError, match="env 2: got the observation space"):
+        VecEnv(makers)
+    env = opened(VecEnv(makers, observation_mode="different"))
+    assert env.observation_space == BOX
+    assert env.reset().shape == (NUM_ENVS, 3)
 
 
 def test_options_of_another_number_are_refused(opened: Any) -> None:

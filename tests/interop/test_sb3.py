@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import doctest
 import functools
+import gc
 import os
 import pickle
 import random
@@ -43,6 +44,7 @@ from stable_baselines3.common.vec_env import (
     VecVideoRecorder,
 )
 from stable_baselines3.common.vec_env import VecEnv as SB3VecEnv
+from worker_processes import still_running, watch
 
 import gymbridge.interop.sb3 as module
 from gymbridge import AsyncEnvPool, ParallelEnv, SerialEnv
@@ -706,6 +708,30 @@ def test_a_worker_that_dies_is_replaced_if_asked(opened: Any) -> None:
     assert not np.array_equal(observations[1], before[1])
     assert not any("worker_restarted" in infos[row] for row in (0, 2))
     assert len(env.step(actions)) == 4
+
+
+def test_a_call_from_within_a_call_is_refused(opened: Any) -> None:
+    """As one from another thread is: both would write and read the same rows."""
+    envs = SyncVectorEnv([functools.partial(gym.make, "CartPole-v1")] * 2)
+    env = opened(VecEnv(envs))
+    env.reset()
+    envs.envs[1].unwrapped.step = lambda action: env.reset()
+    with pytest.raises(RuntimeError, match="reset: refused while a call of step_wait is under way"):
+        env.step([0, 0])
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_workers_end_with_an_env_that_is_closed_or_dropped(closes: bool) -> None:
+    env = VecEnv(makers_of(), num_workers=NUM_ENVS)
+    env.reset()
+    workers = watch(env.env_method("pid"))
+    assert len(workers) == NUM_ENVS
+    assert os.getpid() not in workers
+    if closes:
+        env.close()
+    del env
+    gc.collect()
+    assert not still_running(workers)
 
 
 # ---------------------------------------------------------------- algorithms

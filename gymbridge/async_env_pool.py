@@ -336,12 +336,12 @@ class AsyncEnvPool(WorkerBatch):
             reset: count from zero again.
 
         Returns:
-            ``"workers"``, see :class:`~gymbridge.worker_batch.WorkerBatch`, counted from the start on in any case; and
-            ``"exchange"``, a dict: ``batches`` and ``items`` (envs) received, ``avg_batch_size``, ``batch_fill_ratio``
-            (items of those that would have fitted: ``max_get``, or all envs), ``partial_batch_fraction`` (batches that
-            were not full), ``avg_observation_to_batch_ms`` (from an env's end of work to its receive),
-            ``avg_batch_to_action_ms`` (from the receive to its next work), ``consumer_busy_fraction`` (of the time
-            since the first receive, that outside of receives). Lanes are not counted.
+            What any batch with workers counts, see :meth:`WorkerBatch.stats`; and ``"exchange"``, a dict: ``batches``
+            and ``items`` (envs) received, ``avg_batch_size``, ``batch_fill_ratio`` (items of those that would have
+            fitted: ``max_get``, or all envs), ``partial_batch_fraction`` (batches that were not full),
+            ``avg_observation_to_batch_ms`` (from an env's end of work to its receive), ``avg_batch_to_action_ms`` (from
+            the receive to its next work), ``consumer_busy_fraction`` (of the time since the first receive, that outside
+            of receives). Lanes are not counted.
 
         Example:
             >>> pool = AsyncEnvPool(["CartPole-v1"] * 2)
@@ -351,7 +351,7 @@ class AsyncEnvPool(WorkerBatch):
             2
             >>> pool.shutdown()
         """
-        return {**super().stats(), "exchange": self._stats.taken(reset=reset)}
+        return {**super().stats(reset=reset), "exchange": self._stats.taken(reset=reset)}
 
     # ---------------------------------------------------------------- work handed out
 

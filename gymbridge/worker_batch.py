@@ -113,20 +113,24 @@ class WorkerBatch(BatchedEnvBase):
             devices.add(None)
         self._take_common_device(devices)
 
-    def stats(self) -> dict[str, Any]:
-        """What the batch has counted since its workers were started.
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """What the batch has counted since its workers were started, or since it was last told to count anew.
+
+        Args:
+            reset: count from zero again.
 
         Returns:
-            ``"workers"``, a dict: ``restarts``, how often a worker was replaced, ``restarts_of``, the same for each
-            worker that was, and ``timeouts``, how many were ended since an env took too long.
+            ``restarts``, how often a worker was replaced, ``restarts_of``, the same for each worker that was, and
+            ``timeouts``, how many were ended since an env took too long.
 
         Example:
             >>> from gymbridge import ParallelEnv
             >>> ParallelEnv(2, "CartPole-v1", on_worker_failure="restart").stats()
-            {'workers': {'restarts': 0, 'restarts_of': {}, 'timeouts': 0}}
+            {'restarts': 0, 'restarts_of': {}, 'timeouts': 0}
         """
         face: Any = self._engine_face
-        return {"workers": Restarts(None).stats(0) if face is None else face.engine.stats()}
+        counts: dict[str, Any] = Restarts(None).stats(0) if face is None else face.engine.stats(reset=reset)
+        return counts
 
     # ---------------------------------------------------------------- the envs themselves
 

@@ -87,10 +87,15 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
             crew.close(shutdown_timeout, False)
             raise
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
         """See :class:`~gymbridge.engine.parallel.ParallelEngine`."""
         recovery = self._crew.recovery
-        return self.restarts.stats(0 if recovery is None else recovery.timeouts)
+        counts = self.restarts.stats(0 if recovery is None else recovery.timeouts)
+        if reset:
+            self.restarts.count_anew()
+            if recovery is not None:
+                recovery.timeouts = 0
+        return counts
 
     # ---------------------------------------------------------------- before the first round
 

@@ -16,12 +16,11 @@ class HangWatch:
 
     Args:
         seconds: that an env may take for a step or a reset; a worker is seen to hang an eighth later at most.
-        at_work: worker -> a number that changes when it comes to the next call.
+        at_work: worker -> a number that changes when it comes to the next call of those it was woken for.
 
     Attributes:
         seconds: as it was given.
         interval: how often ``hung`` is to be asked, in seconds.
-        ended: how many workers were ended for it; whoever ends one counts it.
 
     Example:
         >>> watch = HangWatch(60.0, {0: 7, 1: 3}.get)
@@ -33,7 +32,6 @@ class HangWatch:
     def __init__(self, seconds: float, at_work: Callable[[int], int | None]):
         self.seconds = seconds
         self.interval = seconds / _LOOKS
-        self.ended = 0
         self._at_work = at_work
         self._since: dict[int, tuple[float, int | None]] = {}
 

@@ -54,7 +54,7 @@ class InfoRecords:
     def __init__(self, block: Block):
         forms = block.next[FORMS_KEY]
         self.numbers = memoryview(forms.reshape(-1).data)
-        self.used = False
+        self.used = block.in_use  # the host before may have left some
         self._no_numbers = memoryview(np.zeros_like(forms).reshape(-1).data)
         self._memory = block.next[RECORDS_KEY].reshape(-1).data
         self._forms: dict[InfoTree, InfoForm | None] = {}

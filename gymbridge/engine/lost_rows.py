@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState, Source
 from gymbridge.engine.host import IN_BLOCK, NOTHING, Report
+from gymbridge.engine.info_records import forget_infos
 
 __all__ = ["RESTARTED", "LostRows"]
 
@@ -129,4 +130,5 @@ class LostRows:
                 block.next[name,][row] = value
         if op == Op.STEP:
             block.state[row], block.source[row] = RowState.ENDED, Source.NEXT
+            forget_infos(block, [row])  # where it is reset, the new host has done so
         return True

@@ -87,9 +87,9 @@ class Mailbox:
 
     def close(self) -> None:
         """Closes the file; again: does nothing."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        descriptor, self.descriptor = self.descriptor, -1  # first: after an interrupt the number may be another file's
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def __del__(self) -> None:
         self.close()

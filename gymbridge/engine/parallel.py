@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil
+from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -26,7 +27,7 @@ from gymbridge.engine.shared_memory import MemoryKind
 from gymbridge.engine.supervision import Crew, not_known
 from gymbridge.engine.worker_kinds import ProcessWorkers
 from gymbridge.engine.worker_loop import EnvWorker
-from gymbridge.engine.workers import ReadyEnds, StartMethod
+from gymbridge.engine.workers import StartMethod
 from gymbridge.engine.workers.wake import LOOK_SECONDS
 
 __all__ = ["Affinity", "ParallelEngine", "affinities", "usable_cores"]
@@ -118,7 +119,6 @@ class ParallelEngine(RowVerbs, Generic[Description]):
 
     block: Block
     _inputs: Inputs
-    _ready_ends: ReadyEnds | None = None
 
     def __init__(
         self,
@@ -183,9 +183,17 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         """The processes that the workers are."""
         return ProcessWorkers(**how)
 
-    def stats(self) -> dict[str, Any]:
-        """How often workers were replaced, in all and each, and how many were ended since an env took too long."""
-        return self.restarts.stats(0 if self._hangs is None else self._hangs.ended)
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """How often workers were replaced, in all and each, and how many were ended since an env took too long.
+
+        Args:
+            reset: count from zero again.
+        """
+        counts = self.restarts.stats(self._crew.timeouts)
+        if reset:
+            self.restarts.count_anew()
+            self._crew.timeouts = 0
+        return counts
 
     # ---------------------------------------------------------------- before the first round
 
@@ -221,9 +229,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         if self._step_timeout is not None:
             self._hangs = HangWatch(self._step_timeout, lambda worker: at_work[firsts[worker]])
         if self.restarts.limit is not None:
-            self._replacing = Replacing(
-                self._crew, self.restarts, self.block, self.descriptions, self._hand_over_block, self._ready_ends
-            )
+            self._replacing = Replacing(self._crew, self.restarts, self.block, self.descriptions, self._hand_over_block)
 
     def _hand_over_block(self, worker: int, in_use: bool = True) -> None:
         """Gives a worker its part of the block, before it is told to allocate.
@@ -295,15 +301,13 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             crew.require_open()
         if self.unsettled:
             self.settle()
+        if crew.dead:
+            self._require_living(self._with_work(ops))
         wanted = ops
         if self._replacing is not None:
-            if crew.dead:
-                self._require_living(self._with_work(ops))
-            self._keep_seeds(reset_kwargs)
+            self._keep_seeds(range(self.num_envs), ops, reset_kwargs)
             ops = self._replacing.lost.ops(ops)
         workers = self._all_workers if 0 not in ops else self._with_work(ops)
-        if crew.dead:
-            self._require_living(workers)
         with_mail = self._write(ops, workers, inputs, reset_kwargs)
         self._round = _Round(wanted, ops, workers, inputs, reset_kwargs)
         try:
@@ -336,19 +340,22 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             raise RuntimeError("receive: no round is under way")
         wanted, ops, workers, *_ = self._round
         try:
+            deadline = None if timeout is None else perf_counter() + timeout
             self._crew.wait(timeout, self._hangs)
             report = self._report(ops, workers)
             if self._replacing is not None:
-                report = self._with_lost_shown(self._round, report, self._replacing)
+                report = self._with_lost_shown(self._round, report, self._replacing, deadline)
         except BaseException:
             self._abandon(wanted)
             raise
         self._round = None
         return report
 
-    def _with_lost_shown(self, begun: _Round, report: Report, replacing: Replacing) -> Report:
+    def _with_lost_shown(self, begun: _Round, report: Report, replacing: Replacing, deadline: float | None) -> Report:
         """The report of a round, once the workers that died in it are replaced and have done what is left of it."""
         wanted, workers, lost = begun.wanted, begun.workers, replacing.lost
+        if self._crew.dead:
+            self.restarts.begin_call()
         while dead := [worker for worker in workers if worker in self._crew.dead]:
             if not replacing.replace(dead, wanted):
                 break
@@ -360,15 +367,16 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             workers = self._with_work(ops)
             with_mail = self._write(ops, workers, begun.inputs, begun.reset_kwargs)
             self._crew.command(workers, Command.ROUND, with_mail)
-            self._crew.wait(None, self._hangs)
+            self._crew.wait(None if deadline is None else max(0.0, deadline - perf_counter()), self._hangs)
             report = joined(report, self._report(ops, workers))
         report = lost.shown(wanted, report)
         lost.keep_known([row for row, op in enumerate(wanted) if op])
         return report
 
-    def _keep_seeds(self, reset_kwargs: Sequence[Mapping[str, Any]] | None) -> None:
-        for row, kwargs in enumerate(reset_kwargs or ()):
-            self.restarts.take_seed(row, kwargs.get("seed"))
+    def _keep_seeds(self, rows: Iterable[int], ops: bytes, reset_kwargs: Sequence[Mapping[str, Any]] | None) -> None:
+        for row, op, kwargs in zip(rows, ops, reset_kwargs or (), strict=False):
+            if op:  # else they are ignored
+                self.restarts.take_seed(row, kwargs.get("seed"))
 
     def _with_work(self, ops: bytes) -> list[int]:
         parts = self._crew.parts
@@ -425,7 +433,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
     def settle(self) -> None:
         """See :class:`~gymbridge.engine.host.Engine`."""
         if self.unsettled:
-            self._crew.settle()
+            self._crew.settle(hangs=self._hangs if any(self._interrupted_ops) else None)
             fail_rows(self.block.state, self._interrupted_ops)  # the workers wrote the rows meanwhile
             self.unsettled = False
 
@@ -439,6 +447,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         dead = self._crew.dead
         if dead:
             if self._replacing is not None:
+                self.restarts.begin_call()
                 self._replacing.replace([worker for worker in workers if worker in dead], bytes(self.num_envs))
             for worker in workers:
                 if worker in dead:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import RowState, call_of
 from gymbridge.engine.counts import count_of
+from gymbridge.engine.hangs import HangWatch
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.mailbox import packed_for_worker
@@ -37,12 +38,10 @@ class _Given(NamedTuple):
     Attributes:
         op: what the caller wants.
         message: what was posted with it, packed.
-        at: when, on ``time.perf_counter``'s clock.
     """
 
     op: int
     message: Any
-    at: float
 
 
 class PoolEngine(ParallelEngine[Description]):
@@ -96,14 +95,15 @@ class PoolEngine(ParallelEngine[Description]):
         makers = list(makers)
         self.envs_per_worker = count_of("envs_per_worker", envs_per_worker)
         super().__init__(makers, options, num_workers=max(1, len(makers)), **how)
-        self._ends = self._ready_ends = ReadyEnds(self._crew.ends)
+        self._ends = ReadyEnds(self._crew.ends)
+        self._crew.groups.append(self._ends)
         self._rows = PoolRows()
         self._look_seconds = _CLOSE_SECONDS
         self._is_closed = False
         self._waiting: set[int] = set()
         """Lanes that a thread waits for, or is about to take: another may not read their answers meanwhile."""
         self._read: dict[int, Report] = {}
-        """Row -> what was read of it before it was taken: another raised, or its worker is replaced."""
+        """Row -> what was read of it, until it is idle: it is taken with others, or its worker was replaced since."""
         self._given: dict[int, _Given] = {}
         """Row -> what it was given to do, where workers may be replaced or be ended."""
         self._cut_off: set[int] = set()
@@ -190,7 +190,7 @@ class PoolEngine(ParallelEngine[Description]):
                 self._require_living(rows)
             wanted = ops
             if self._replacing is not None:
-                self._keep_seeds_of(rows, reset_kwargs)
+                self._keep_seeds(rows, ops, reset_kwargs)
                 ops = self._replacing.lost.ops(ops, rows)
             beside = self._inputs.write_rows(rows, inputs)
             mail: list[Any] = [None] * len(rows)
@@ -203,10 +203,12 @@ class PoolEngine(ParallelEngine[Description]):
             self._let_go(self._rows.claimed(rows, claim))
             raise
         try:
+            if self._hangs is not None:
+                self._hangs.begin(rows)
             if self._replacing is not None or self._hangs is not None:
-                now = perf_counter()
                 for row, op, message in zip(rows, wanted, mail, strict=True):
-                    self._given[row] = _Given(op, message, now)
+                    self._cut_off.discard(row)
+                    self._given[row] = _Given(op, message)
             for row, op, message in zip(rows, ops, mail, strict=True):
                 self._op[row] = op
                 if not op:  # it is lost, and its step reaches no env
@@ -248,7 +250,7 @@ class PoolEngine(ParallelEngine[Description]):
                 self._look_seconds if deadline is None else min(self._look_seconds, max(0.0, deadline - perf_counter()))
             )
             if self._hangs is not None:
-                self._end_hung([row for row in self._rows.batch if row not in ready])
+                self._end_hung([row for row in self._rows.batch if row not in ready], self._hangs)
             missing = least - len(ready)
             found = self._ends.wait(left, missing) if missing > 0 else self._ends.wait(0.0)
             for row in found:
@@ -269,16 +271,15 @@ class PoolEngine(ParallelEngine[Description]):
         self._waiting.add(row)
         try:
             while True:
-                end = self._crew.ends[
-                    row
-                ]  # before the look: the end of one that replaces it is another thread's at first
+                # before the look: the end of one that replaces it is another thread's at first
+                end = self._crew.ends[row]
                 if row in self._crew.dead or self._is_closed or self._is_done(row):
                     break
                 left = self._look_seconds if deadline is None else max(0.0, deadline - perf_counter())
                 if end.is_ready(min(left, self._look_seconds)):
                     break
                 if self._hangs is not None:
-                    self._end_hung([row])
+                    self._end_hung([row], self._hangs)
                 if left <= 0:
                     raise CallTimeoutError(f"env {row} did not come to its end in time")
             if self._is_closed:  # by another thread
@@ -301,12 +302,13 @@ class PoolEngine(ParallelEngine[Description]):
             The report of the work, of which row ``i`` is ``rows[i]``.
         """
         try:
-            reports = [self._report_of(row) for row in rows]
+            for row in rows:  # each is kept at once: the next one's worker may be its own, and be replaced
+                self._read_answer(row)
+            reports = [self._read[row] for row in rows]
             failed = next((row for row, own in zip(rows, reports, strict=True) if own.errors), None)
             if failed is not None:
-                self._read.update(zip(rows, reports, strict=True))
                 rows, index = [failed], [*rows].index(failed)
-                report = _renumbered([self._read.pop(failed)], index)
+                report = _renumbered([self._read[failed]], index)
             else:
                 report = NOTHING if reports.count(NOTHING) == len(reports) else _renumbered(reports, 0)
             if into is not None and failed is None:
@@ -332,16 +334,19 @@ class PoolEngine(ParallelEngine[Description]):
         done_at = self.block.done_at
         return [done_at[row] for row in rows]
 
-    def _report_of(self, row: int) -> Report:
-        """What a row that is ready left beside the block; its errors, infos and outputs are under the number 0."""
-        if self._read and row in self._read:
-            return self._read.pop(row)
+    def _read_answer(self, row: int) -> None:
+        """Keeps what a row that is ready left beside the block, unless that was done before."""
         if self._replacing is None:
-            return self._own_report_of(row)
-        return self._report_over_death(row, self._replacing)
+            if row not in self._read:
+                self._read[row] = self._own_report_of(row)
+            return
+        with self._replacing_lock:  # until it is kept: another thread may be about to replace the worker
+            if row not in self._read:
+                self._read[row] = self._report_over_death(row, self._replacing)
+                self._replacing.lost.keep_known([row])
 
     def _own_report_of(self, row: int, *, has_answered: bool = False) -> Report:
-        """The same of a row whose worker has answered, or died.
+        """What a row left whose worker has answered, or died: its errors, infos and outputs are under the number 0.
 
         Args:
             has_answered: it has been seen that it has, and not died alone.
@@ -368,19 +373,14 @@ class PoolEngine(ParallelEngine[Description]):
 
     # ---------------------------------------------------------------- workers that hang, or are replaced
 
-    def _end_hung(self, rows: Iterable[int]) -> None:
+    def _end_hung(self, rows: Iterable[int], hangs: HangWatch) -> None:
         """Ends the workers of those rows, with work under way, whose env has had too long."""
-        hangs, now = self._hangs, perf_counter()
-        assert hangs is not None
-        for row in rows:
-            given = self._given.get(row)
-            if given is not None and now - given.at > hangs.seconds and not self._is_done(row):
-                with self._replacing_lock:  # another thread may be replacing it
-                    if not self._is_done(row) and not self._crew.ends[row].has_byte:
-                        self._crew.end_hung(row, hangs)
-                        self._ends.leave(row)
-                        if row in self._rows.batch:
-                            self._note_ready(row)
+        for row in hangs.hung(row for row in rows if row in self._given):
+            with self._replacing_lock:  # another thread may be replacing it
+                if not self._is_done(row) and not self._crew.ends[row].has_byte:
+                    self._crew.end_hung(row, hangs.seconds)
+                    if row in self._rows.batch:
+                        self._note_ready(row)
 
     def _is_done(self, row: int) -> bool:
         """Whether there is nothing to wait for though nothing came: its worker has been replaced."""
@@ -389,19 +389,27 @@ class PoolEngine(ParallelEngine[Description]):
     def _report_over_death(self, row: int, replacing: Replacing) -> Report:
         """What a row gave; where its worker died, once another has done what is left of its work."""
         wanted = self._given[row].op
-        with self._replacing_lock:
-            if row in self._read:  # another thread has replaced its worker, which had answered before
-                return self._read.pop(row)
-            own = self._own_report_of(row) if row not in self._cut_off else NOTHING
-            while row in self._crew.dead or row in self._cut_off:
+        own = self._own_report_of(row) if row not in self._cut_off else NOTHING
+        if row in self._crew.dead or row in self._cut_off:
+            self.restarts.begin_call()
+        while row in self._crew.dead or row in self._cut_off:
+            try:
                 if row in self._crew.dead and not self._replace(row, replacing):
                     return self._own_report_of(row)
-                self._cut_off.discard(row)
-                own = self._done_again(row, wanted, replacing)
+            except Exception as error:  # of a maker, say: it is this row's, and costs no other
+                if self._is_closed:
+                    raise
+                own = self._own_report_of(row)
+                if getattr(error, "env_index", row) == row:
+                    own.errors[0] = error
+                else:
+                    own.errors[0].__cause__ = error
+                return own
+            self._cut_off.discard(row)
+            own = self._done_again(row, wanted, replacing)
         if row in replacing.lost.rows and replacing.lost.show(row, wanted, failed=bool(own.errors)):
             own = Report() if own is NOTHING or own is IN_BLOCK else own
             own.lost.add(0)
-        replacing.lost.keep_known([row])
         return own
 
     def _done_again(self, row: int, wanted: int, replacing: Replacing) -> Report:
@@ -413,13 +421,14 @@ class PoolEngine(ParallelEngine[Description]):
         self._op[row] = op
         if message is not None:
             crew.post(row, message)
+        if self._hangs is not None:
+            self._hangs.begin([row])
         crew.begin(row, Command.ROUND if message is None else Command.ROUND_WITH_MAIL)
-        self._given[row] = self._given[row]._replace(at=perf_counter())
         while row not in crew.dead and not crew.ends[row].is_ready(self._look_seconds):
             if self._is_closed:
                 raise RuntimeError(f"env {row}: {_CLOSED}")
             if self._hangs is not None:
-                self._end_hung([row])
+                self._end_hung([row], self._hangs)
         return self._own_report_of(row)
 
     def _replace(self, row: int, replacing: Replacing) -> bool:
@@ -451,14 +460,11 @@ class PoolEngine(ParallelEngine[Description]):
         if self._replacing is None:
             return super()._require_living(workers)
         with self._replacing_lock:
+            self.restarts.begin_call()
             for row in workers:
                 if row in self._crew.dead and not self._replace(row, self._replacing):
                     raise self._crew.dead[row].again()
         return None
-
-    def _keep_seeds_of(self, rows: Sequence[int], reset_kwargs: Sequence[Mapping[str, Any]] | None) -> None:
-        for row, kwargs in zip(rows, reset_kwargs or (), strict=False):
-            self.restarts.take_seed(row, kwargs.get("seed"))
 
     def _note_ready(self, row: int) -> None:
         self._rows.note_ready(row)  # before it is forgotten: an interrupt may come between the two
@@ -467,11 +473,10 @@ class PoolEngine(ParallelEngine[Description]):
     def _let_go(self, rows: Iterable[int]) -> None:
         """These rows are idle again."""
         rows = [*rows]
-        for row in rows if self._read else ():
-            self._read.pop(row, None)
-        for row in rows if self._given else ():
+        for row in rows if self._given else ():  # before it is unread: else its worker's end could cut it off
             self._given.pop(row, None)
-            self._cut_off.discard(row)
+        for row in rows:
+            self._read.pop(row, None)
         self._rows.let_go(rows)
 
     # ---------------------------------------------------------------- what was interrupted
@@ -484,16 +489,15 @@ class PoolEngine(ParallelEngine[Description]):
         for row in rows:
             self._ends.forget(row)
             self.block.state[row] = RowState.FAILED
-            self._read.pop(row, None)
             self._given.pop(row, None)
-            self._cut_off.discard(row)
+            self._read.pop(row, None)
         self._rows.abandon(rows)
 
     def _settle(self, rows: Iterable[int]) -> None:
         interrupted = self._rows.interrupted
         left = interrupted.intersection(rows) if interrupted else None
         if left:
-            self._crew.settle(left)
+            self._crew.settle(left, self._hangs)
             for row in left:
                 self.block.state[row] = RowState.FAILED  # the worker wrote it meanwhile
             interrupted -= left

@@ -9,13 +9,11 @@ from typing import Any
 from gymbridge.engine.block import Block
 from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.failures import raise_env_error
-from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.lost_rows import LostRows
 from gymbridge.engine.mailbox import packed_for_worker
 from gymbridge.engine.protocol import Call, Command
 from gymbridge.engine.restarts import Restarts
 from gymbridge.engine.supervision import Crew
-from gymbridge.engine.workers import ReadyEnds
 from gymbridge.errors import WorkerDiedError, WorkerStartError
 
 __all__ = ["Replacing"]
@@ -32,7 +30,6 @@ class Replacing:
         block: of all rows.
         descriptions: what each row's env said of itself.
         hand_over: gives a worker its part of the block, before it is told to allocate.
-        ready_ends: what else waits for the workers.
 
     Attributes:
         lost: the rows whose episode ended so, until the caller is told.
@@ -45,7 +42,6 @@ class Replacing:
         block: Block,
         descriptions: Sequence[Any],
         hand_over: Callable[[int], None],
-        ready_ends: ReadyEnds | None = None,
     ):
         self.lost = LostRows(block)
         self._crew = crew
@@ -53,7 +49,6 @@ class Replacing:
         self._block = block
         self._descriptions = descriptions
         self._hand_over = hand_over
-        self._ready_ends = ready_ends
 
     def replace(self, workers: Iterable[int], ops: bytes) -> bool:
         """Replaces dead workers, with all that are one process with them; False where one more would be too many.
@@ -61,7 +56,7 @@ class Replacing:
         Args:
             workers: their numbers.
             ops: those of the round in which they died, of all rows: of rows that step, the step is lost. Of a row that
-                has no part in it, its episode is.
+                has no part in it, its episode is, and what it gave before stays.
 
         Raises:
             WorkerStartError: one cannot be started, is not there in time, or has other envs than before.
@@ -81,14 +76,10 @@ class Replacing:
         death = crew.dead[worker]
         _logger.warning("%s; it is replaced", death)
         rows = [row for other in workers for row in crew.parts[other]]
-        for other in workers if self._ready_ends is not None else ():
-            self._ready_ends.leave(other)  # type: ignore[union-attr]
         try:
             for other, told in crew.replace(worker).items():
                 self._require_as_before(dict(zip(crew.parts[other], told, strict=True)))
             for other in workers:
-                if self._ready_ends is not None:
-                    self._ready_ends.replace(other)
                 self._hand_over(other)
                 crew.ask(other, Command.ALLOCATE)
                 self._seed_anew(other)
@@ -101,7 +92,6 @@ class Replacing:
             for row in rows:
                 if ops[row] >= Op.STEP or (ops[row] == Op.IDLE and block.state[row] == RowState.RUNNING):
                     self.lost.rows.add(row)
-            forget_infos(block, rows)
 
     def _require_as_before(self, descriptions: Mapping[int, Any]) -> None:
         """Refuses envs whose leaves are others than those that the block has places for."""

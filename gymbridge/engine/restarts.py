@@ -49,7 +49,8 @@ class Restarts:
     """The restarts of an engine's workers.
 
     Args:
-        limit: so many in so many seconds; None for none at all.
+        limit: so many in so many seconds; None for none at all. One call replaces a worker that often at most, however
+            long each of them lives: it would never end where a worker dies of what the call has it do.
 
     Attributes:
         of_worker: worker -> how often it has been replaced, where it has.
@@ -66,17 +67,23 @@ class Restarts:
         self.limit = limit
         self.of_worker: dict[int, int] = {}
         self._latest: deque[float] = deque(maxlen=1 if limit is None else limit[0])
+        self._in_call: dict[int, int] = {}
         self._of_row: dict[int, int] = {}
         self._seeds: dict[int, int] = {}
+
+    def begin_call(self) -> None:
+        """What is allowed from now on is for another call."""
+        self._in_call.clear()
 
     def allow(self, worker: int) -> bool:
         """Whether a worker may be replaced now; it is counted then."""
         if self.limit is None:
             return False
         number, seconds = self.limit
-        now = perf_counter()
-        if len(self._latest) == number and now - self._latest[0] < seconds:
+        now, in_call = perf_counter(), self._in_call.get(worker, 0)
+        if in_call == number or (len(self._latest) == number and now - self._latest[0] < seconds):
             return False
+        self._in_call[worker] = in_call + 1
         self._latest.append(now)
         self.of_worker[worker] = self.of_worker.get(worker, 0) + 1
         return True
@@ -109,3 +116,7 @@ class Restarts:
             timeouts: how many workers were ended because an env took too long.
         """
         return {"restarts": self.total, "restarts_of": dict(self.of_worker), "timeouts": timeouts}
+
+    def count_anew(self) -> None:
+        """Counts from zero again; the limit is none the wiser."""
+        self.of_worker.clear()

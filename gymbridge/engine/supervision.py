@@ -17,7 +17,7 @@ from gymbridge.engine.protocol import SYNC, Answer, Command
 from gymbridge.engine.shared_memory import SharedBytes
 from gymbridge.engine.worker_kinds import ProcessWorkers
 from gymbridge.engine.worker_loop import EnvWorker
-from gymbridge.engine.workers import WakeEnd, WakeGroup, WorkerProcess, WorkerShare
+from gymbridge.engine.workers import ReadyEnds, WakeEnd, WakeGroup, WorkerProcess, WorkerShare
 from gymbridge.errors import (
     CallTimeoutError,
     UnpicklableError,
@@ -60,6 +60,8 @@ class Crew:
         jobs: what each runs; what is set there is so for one that replaces it.
         doing: says what a worker is doing, in words; it may be set.
         concerned: the workers that the last command went to.
+        timeouts: how many processes were ended since one of their envs took too long.
+        groups: those that wait for the workers' ends; who makes another puts it there, and it knows of deaths then.
         refusal: why the workers are not to be used any more; empty as long as they are.
     """
 
@@ -75,13 +77,15 @@ class Crew:
         self.doing: Callable[[int], str] = not_known
         self.jobs = jobs
         self._start_timeout = start_timeout
-        self._hung: dict[int, float] = {}
+        self.timeouts = 0
+        self._hung: dict[int, tuple[float, str]] = {}  # by process: the time that an env had, and what for
         self._sync_byte = SYNC
         self.concerned: Collection[int] = ()
         self._pending: set[int] = set()
         self._workers: list[Worker] = []
         self._mailboxes: list[Mailbox] = []
         self._ends: list[WakeEnd] = []
+        self.groups: list[WakeGroup | ReadyEnds] = []
         self._kind = kind
         self._closed: set[int] = set()  # those that have closed their envs
         self.refusal = ""
@@ -95,6 +99,7 @@ class Crew:
                 self._pending.add(number)
                 self._ends.append(worker.wake)
             self._group = WakeGroup(self._ends)
+            self.groups.append(self._group)
             self.made = self._first_answers(deadline)
         except BaseException as error:
             is_of_an_env = isinstance(error, Exception) and not isinstance(error, (WorkerStartError, UnpicklableError))
@@ -160,24 +165,18 @@ class Crew:
             with_mail: those that get ``ROUND_WITH_MAIL`` instead.
         """
         self.concerned = workers  # before the first: an interrupt may come between any two
-        pending, ends = self._pending, self._ends
         for worker in workers:
-            pending.add(worker)
-            try:
-                if worker in with_mail:
-                    ends[worker].wake(Command.ROUND_WITH_MAIL)
-                elif command == Command.ALLOCATE:  # which has both sides count from zero
-                    ends[worker].signal(command)
-                else:
-                    ends[worker].wake(command)
-            except BrokenPipeError:
-                self._bury(worker)
+            self.begin(worker, Command.ROUND_WITH_MAIL if worker in with_mail else command)
 
     def begin(self, worker: int, command: Command) -> None:
         """Sends a command to one worker, whose answer ``finish`` takes; one found dead is in ``dead`` then."""
         self._pending.add(worker)
+        end = self._ends[worker]
         try:
-            self._ends[worker].wake(command)
+            if command is Command.ALLOCATE:  # which has both sides count from zero
+                end.signal(command)
+            else:
+                end.wake(command)
         except BrokenPipeError:
             self._bury(worker)
 
@@ -222,18 +221,18 @@ class Crew:
             if self._pending and not dead:
                 if hangs is not None:
                     for worker in hangs.hung(self._pending):
-                        self.end_hung(worker, hangs)
+                        self.end_hung(worker, hangs.seconds)
                     if deadline is None or perf_counter() < deadline:
                         continue
                 late = sorted(self._pending)
                 rows = [row for worker in late for row in self.parts[worker]]
                 raise CallTimeoutError(f"workers {self._numbers(late)} did not answer in time: envs {rows}")
 
-    def end_hung(self, worker: int, hangs: HangWatch) -> None:
-        """Ends a worker at once, one of whose envs has had its time; its death is told with that."""
+    def end_hung(self, worker: int, seconds: float) -> None:
+        """Ends a worker at once, one of whose envs has had its time; its process's death is told with that."""
         if worker not in self.dead:
-            hangs.ended += 1
-            self._hung[worker] = hangs.seconds
+            self.timeouts += not any(other in self.dead for other in self.same_process(worker))  # ended with those
+            self._hung.setdefault(self.number(worker), (seconds, self.doing(worker)))
             self._workers[worker].abort(_SECONDS_TO_SAY)
             self._bury(worker)
 
@@ -260,11 +259,12 @@ class Crew:
             mark_error(error, row, f"raised while env {row} was made")
         raise error
 
-    def settle(self, workers: Collection[int] | None = None) -> None:
+    def settle(self, workers: Collection[int] | None = None, hangs: HangWatch | None = None) -> None:
         """Waits until what was under way is done, and drops the answers.
 
         Args:
             workers: those concerned; unless given, those that the last command went to.
+            hangs: as for ``wait``.
 
         Also where an interrupt has kept this process from knowing which workers it has woken and which have answered:
         what is sent now comes back behind all that.
@@ -279,13 +279,18 @@ class Crew:
                 self._ends[worker].signal(self._sync_byte)
             except BrokenPipeError:
                 self._bury(worker)
+        if hangs is not None:
+            hangs.begin(concerned)
         for worker in concerned:
-            if worker not in self.dead:
-                try:
-                    self._ends[worker].skip_to(self._sync_byte)
-                    self._ends[worker].restart()
-                except EOFError:
-                    self._bury(worker)
+            try:
+                while worker not in self.dead:
+                    if self._ends[worker].skip_to(self._sync_byte, None if hangs is None else hangs.interval):
+                        self._ends[worker].restart()
+                        break
+                    if hangs is not None and hangs.hung([worker]):
+                        self.end_hung(worker, hangs.seconds)
+            except EOFError:
+                self._bury(worker)
         self._pending.difference_update(concerned)
 
     # ---------------------------------------------------------------- one worker apart from the others
@@ -305,24 +310,28 @@ class Crew:
         deadline = None if self._start_timeout is None else perf_counter() + self._start_timeout
         for other in workers:
             self._bury(other)
+        self._hung.pop(self.number(worker), None)
         first = [self.dead[other] for other in workers]
         mailboxes = [Mailbox.create() for _ in workers]
         for other, mailbox in zip(workers, mailboxes, strict=True):
-            self._mailboxes[other].close()
-            self._mailboxes[other] = mailbox
+            before, self._mailboxes[other] = self._mailboxes[other], mailbox
+            before.close()
         try:
             jobs = [self.jobs[other] for other in workers]
             started = self._kind.start(jobs, mailboxes, self._start_timeout)
             for other, process in zip(workers, started, strict=True):
                 self._workers[other] = process
                 self._ends[other] = process.wake
-                self._group.replace(other, process.wake)
+                for group in self.groups:
+                    group.replace(other, process.wake)
                 del self.dead[other]
                 self._pending.add(other)  # it is killed if it is let go of now
             return {other: self._answer_of(other, deadline) for other in workers}
         except BaseException:
             self.end(workers)
             self.dead.update(zip(workers, first, strict=True))
+            for other in workers:  # those of which an interrupt came before they counted as living
+                self._let_go(other)
             raise
 
     def end(self, workers: Iterable[int]) -> None:
@@ -344,21 +353,19 @@ class Crew:
         """
         if mail is not None:
             self.post(worker, mail)
-        self._pending.add(worker)
-        with suppress(BrokenPipeError):
-            if command == Command.ALLOCATE:  # which has both sides count from zero
-                self._ends[worker].signal(command)
-            else:
-                self._ends[worker].wake(command)
+        self.begin(worker, command)
         return self._answer_of(worker, None if self._start_timeout is None else perf_counter() + self._start_timeout)
 
     def _answer_of(self, worker: int, deadline: float | None) -> Any:
-        try:
-            if self._ends[worker].wait(None if deadline is None else max(0.0, deadline - perf_counter())) is None:
-                raise WorkerStartError(f"the envs {[*self.parts[worker]]} were not made anew within the start timeout")
-        except EOFError:
-            self._bury(worker)
-        self._pending.discard(worker)
+        if worker not in self.dead:
+            left = None if deadline is None else max(0.0, deadline - perf_counter())
+            try:
+                if self._ends[worker].wait(left) is None:
+                    rows = [*self.parts[worker]]
+                    raise WorkerStartError(f"the envs {rows} were not made anew within the start timeout")
+            except EOFError:
+                self._bury(worker)
+            self._pending.discard(worker)
         return self.answer(worker)
 
     def require_open(self) -> None:
@@ -393,22 +400,28 @@ class Crew:
             self._workers[worker].join(_SECONDS_TO_DIE)
 
     def _bury(self, worker: int) -> None:
-        """Keeps how a worker ended; one that has only let go of its pipe is killed."""
+        """Keeps how a worker ended; one that has only let go of its pipe is killed.
+
+        A second call does what an interrupt has kept the first from.
+        """
         self._pending.discard(worker)
-        if worker in self.dead:
-            return
-        ended = self._workers[worker]
-        if not ended.join(_SECONDS_TO_DIE):
-            ended.kill()
-        rows = [row for other in self.same_process(worker) for row in self.parts[other]]
-        number, status, doing = self.number(worker), ended.exit_status(_SECONDS_TO_DIE), self.doing(worker)
-        seconds, stderr = self._hung.pop(worker, None), ended.stderr_tail
-        if seconds is None:
-            self.dead[worker] = WorkerDiedError(number, rows, status, doing, stderr)
-        else:
-            self.dead[worker] = WorkerTimeoutError(number, rows, status, seconds, doing, stderr)
-        self._group.remove(worker)
-        ended.close()
+        if worker not in self.dead:
+            ended = self._workers[worker]
+            if not ended.join(_SECONDS_TO_DIE):
+                ended.kill()
+            rows = [row for other in self.same_process(worker) for row in self.parts[other]]
+            number, status, stderr = self.number(worker), ended.exit_status(_SECONDS_TO_DIE), ended.stderr_tail
+            if number in self._hung:
+                self.dead[worker] = WorkerTimeoutError(number, rows, status, *self._hung[number], stderr)
+            else:
+                self.dead[worker] = WorkerDiedError(number, rows, status, self.doing(worker), stderr)
+        self._let_go(worker)
+
+    def _let_go(self, worker: int) -> None:
+        """Waits for a dead worker no more and closes what there is of it here."""
+        for group in self.groups:
+            group.remove(worker)
+        self._workers[worker].close()
 
     def same_process(self, worker: int) -> range:
         """The workers that are one process with it, itself included."""

@@ -167,7 +167,7 @@ class EngineEnv(OneCallAtATime, EnvBase):
         following, root = face.step_and_maybe_reset(tensordict, mask)
         with_next = face.may_have_extras or entry(tensordict, "next") is not None
         put_next(tensordict, following, face.groups.nested)
-        return tensordict, face.carry(tensordict, root, mask, with_next=with_next)
+        return tensordict, face.carry(tensordict, root, face.concerned(mask), with_next=with_next)
 
     def _require_steppable(self, mask: torch.Tensor | None) -> None:
         """Refuses a step of an env that has to be reset before, before any is stepped.

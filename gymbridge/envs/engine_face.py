@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -61,6 +61,7 @@ class EngineFace(ABC):
         self._device = device
         self.partial: TensorDictBase | None = None
         self._marks = RestartMarks(batch_size, device) if may_restart(engine) else None
+        self._lost_rows: Collection[int] = ()  # of the latest step_and_maybe_reset
         self._block = engine.block
         num_rows = engine.num_envs
         self._reset_all = bytes([Op.RESET]) * num_rows
@@ -145,6 +146,7 @@ class EngineFace(ABC):
         if mask is not None:
             self._require_own(tensordict)
         report = self._run(tensordict, mask, ops)
+        self._lost_rows = report.lost
         try:
             if idle is None and not report.errors:
                 following, root = self._step_and_root(tensordict, report)
@@ -170,6 +172,18 @@ class EngineFace(ABC):
             self._marks.put(following, report.lost)
             self._marks.put(root)
         return following, root
+
+    def concerned(self, mask: torch.Tensor | None) -> torch.Tensor | None:
+        """The envs that the latest ``step_and_maybe_reset`` has changed: of a row whose worker was replaced all.
+
+        Args:
+            mask: those that it was to step; None for all.
+        """
+        if mask is None or not self._lost_rows:
+            return mask
+        changed = mask.clone()
+        changed[[*self._lost_rows]] = True
+        return changed
 
     def step_or_reset(self, tensordict: TensorDictBase, resets: torch.Tensor) -> TensorDictBase:
         """Resets the rows that ``resets`` picks and steps the others, in one round: what each row shows then."""

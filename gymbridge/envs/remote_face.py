@@ -178,6 +178,9 @@ class RemoteTensorDictFace(TensorDictFace):
         try:
             root = inputs.root
             report = self._received(step_ops, told, None if root is None else lambda row: self.known_of(row, root(row)))
+            if report.lost and self._masks is not None:  # with it went what the row's own batch left out
+                for row in report.lost:
+                    self._masks[row] = None
             if step_ops != ops and (ended := report.steps.ended()):
                 self._reset_ended(ended, inputs, report)
         except BaseException:  # an interrupt: the caller will not see what the rows did

@@ -159,21 +159,24 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
         """Number of worker processes."""
         return self._engine.num_workers
 
-    def stats(self) -> dict[str, Any]:
-        """What the vector env has counted.
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """What the vector env has counted since it was made, or since it was last told to count anew.
+
+        Args:
+            reset: count from zero again.
 
         Returns:
-            ``"workers"``, a dict: ``restarts``, how often a worker was replaced, ``restarts_of``, the same for each
-            worker that was, and ``timeouts``, how many were ended since an env took too long.
+            ``restarts``, how often a worker was replaced, ``restarts_of``, the same for each worker that was, and
+            ``timeouts``, how many were ended since an env took too long.
 
         Example:
             >>> import gymnasium as gym
             >>> envs = AsyncVectorEnv([lambda: gym.make("CartPole-v1")], on_worker_failure="restart")
             >>> envs.stats()
-            {'workers': {'restarts': 0, 'restarts_of': {}, 'timeouts': 0}}
+            {'restarts': 0, 'restarts_of': {}, 'timeouts': 0}
             >>> envs.close()
         """
-        return {"workers": self._engine.stats()}
+        return self._engine.stats(reset=reset)
 
     # ---------------------------------------------------------------- what is pending
 

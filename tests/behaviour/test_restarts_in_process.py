@@ -111,7 +111,7 @@ def test_a_step_in_which_an_env_is_lost(backend: Any, maker: Any, deed: int) -> 
     td_["action"] = torch.tensor([GO, GO, GO])
     td, _ = env.step_and_maybe_reset(td_)
     assert td["next", "observation"][:, 1].tolist() == [3, 1, 3]
-    stats = env.stats()["workers"]
+    stats = env.stats()
     assert (stats["restarts"], stats["timeouts"]) == (1, deed == HANG)
     env.close()
 

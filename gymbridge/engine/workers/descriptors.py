@@ -13,6 +13,7 @@ __all__ = [
     "MOST_DESCRIPTORS",
     "anonymous_file",
     "close_all",
+    "close_and_forget",
     "milliseconds",
     "read_file",
     "readable",
@@ -65,6 +66,20 @@ def close_all(descriptors: Iterable[int]) -> None:
                 os.close(descriptor)
             except OSError:
                 continue
+
+
+def close_and_forget(numbers: list[int]) -> None:
+    """Closes each, after it has left the list: one that an interrupt ends and that is called again closes none twice.
+
+    A number that was closed may be another file's by then.
+
+    Example:
+        >>> numbers = [*os.pipe()]
+        >>> close_and_forget(numbers), numbers
+        (None, [])
+    """
+    while numbers:
+        close_all((numbers.pop(),))
 
 
 def readable(descriptor: int, timeout: float | None) -> bool:
@@ -140,14 +155,22 @@ def receive(via: int, nbytes: int) -> tuple[bytes, list[int]]:
 
 
 class _Borrowed:
-    """A socket object over a descriptor that stays its owner's."""
+    """A socket object over a descriptor that stays its owner's.
+
+    It has a copy: one that an interrupt keeps from being let go of is closed with the object.
+    """
 
     def __init__(self, descriptor: int):
-        self._socket = socket.socket(fileno=descriptor)
+        copy = os.dup(descriptor)
+        try:
+            self._socket = socket.socket(fileno=copy)
+        except BaseException:
+            os.close(copy)
+            raise
         self._socket.setblocking(True)
 
     def __enter__(self) -> socket.socket:
         return self._socket
 
     def __exit__(self, *error: object) -> None:
-        self._socket.detach()
+        self._socket.close()

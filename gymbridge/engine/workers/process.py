@@ -96,8 +96,7 @@ class WorkerProcess(abc.ABC):
         self.pid, self.sentinel = pid, sentinel
         self.wake.guard(sentinel)
         # only without its ends in this process does end-of-file tell of the worker's death
-        descriptors.close_all(self._theirs)
-        self._theirs = []
+        descriptors.close_and_forget(self._theirs)
         self._errors.begin()
 
     @property
@@ -198,8 +197,7 @@ class WorkerProcess(abc.ABC):
 
     def close(self) -> None:
         """Closes all descriptors here, which the worker finds out; does not wait. A second call does nothing."""
-        descriptors.close_all(self._theirs)
-        self._theirs = []
+        descriptors.close_and_forget(self._theirs)
         self._errors.abandon()
         if self._lifeline >= 0 and not self._was_killed and self._exit_code is None:
             _lifelines.append(self._lifeline)  # closing it would kill a worker that is to end by itself
@@ -212,9 +210,9 @@ class WorkerProcess(abc.ABC):
         self.connection.close()
         for wake in (self.wake, *self._more_wakes):
             wake.close()
-        descriptors.close_all([*self._owned, self._lifeline])
-        self._owned = []
-        self._lifeline = -1
+        descriptors.close_and_forget(self._owned)
+        lifeline, self._lifeline = self._lifeline, -1
+        descriptors.close_all((lifeline,))
         self._pidfd = self.sentinel = -1
 
     def forget(self) -> None:
@@ -256,7 +254,7 @@ class ForkedWorker(WorkerProcess):
         start = perf_counter()
         if not descriptors.readable(self._status, timeout):
             return None
-        data, _ = descriptors.receive(self._status, 16)
+        data = os.read(self._status, 16)  # without a descriptor more: there may be none
         if data:
             return Message.unpacked(data).number
         # the starter was killed, and the kernel kills its workers with it

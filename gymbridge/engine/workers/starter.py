@@ -148,7 +148,11 @@ class Starter:
         """Ends it, and with it the workers that still run."""
         descriptors.close_all((self._control,))
         self._control = -1
-        self._process.wait()
+        try:
+            self._process.wait(_SECONDS_TO_STOP)
+        except subprocess.TimeoutExpired:  # an interrupt has left a copy of the control socket open, or it is stopped
+            self._process.kill()
+            self._process.wait()
 
     def forget(self) -> None:
         """In a fork of this process, whose starter it is not: closes the copy of the control socket."""
@@ -156,6 +160,8 @@ class Starter:
         self._control = -1
         self._process.returncode = 0  # else `Popen` would warn that a child, which is not ours, still runs
 
+
+_SECONDS_TO_STOP = 2.0
 
 _lock = threading.Lock()
 _starters: dict[tuple[str, ...], Starter] = {}

@@ -246,8 +246,11 @@ class WakeEnd:
 
     def close(self) -> None:
         """Closes both ends: the other side finds end-of-file. A second call does nothing."""
-        close_all((self._read, self._write))
-        self._read = self._write = self._sentinel = -1
+        read, self._read = self._read, -1  # before it is closed: after an interrupt the number may be another file's
+        close_all((read,))
+        write, self._write = self._write, -1
+        close_all((write,))
+        self._sentinel = -1
         self._poll = select.poll()
         self._ours = self._theirs = None
 
@@ -275,9 +278,10 @@ class _OneAndDeaths:
             self.is_of_use = False
 
     def remove(self, sentinel: int) -> None:
-        """Heeds it no more."""
+        """Heeds it no more; also where it is not heeded."""
         if sentinel >= 0:
-            self._poll.unregister(sentinel)
+            with suppress(KeyError):
+                self._poll.unregister(sentinel)
 
     def wait(self, end: WakeEnd, timeout: float | None) -> None:
         """Waits until a byte or end-of-file of this one is there, or one has died, or the time is over."""
@@ -324,19 +328,23 @@ class WakeGroup:
         self._one.add(end.sentinel)
         for descriptor in (end.fileno(), end.sentinel):
             if descriptor >= 0:
+                self._index[descriptor] = index  # before it is waited for: an interrupt may come between the two
                 self._poll.register(descriptor, _READABLE)
-                self._index[descriptor] = index
 
     def remove(self, index: int) -> None:
-        """Waits for a worker that died no more; call it before its end is closed."""
+        """Waits for a worker that died no more.
+
+        Call it before its end is closed: the numbers of its descriptors may soon be those of others. After an interrupt
+        it may be called again.
+        """
         self._one.remove(self._ends[index].sentinel)
         for descriptor in [descriptor for descriptor, of in self._index.items() if of == index]:
-            self._poll.unregister(descriptor)
+            with suppress(KeyError):
+                self._poll.unregister(descriptor)
             del self._index[descriptor]
 
     def replace(self, index: int, end: WakeEnd) -> None:
-        """Puts a new worker's end in the place of one that died; call it before the old end is closed."""
-        self.remove(index)
+        """Puts a new worker's end in the place of one that was removed."""
         self._ends[index] = end
         self._register(index, end)
 
@@ -423,7 +431,7 @@ class ReadyEnds:
     """
 
     def __init__(self, ends: Sequence[WakeEnd]):
-        self._ends = ends
+        self._ends = list(ends)
         self._poll = select.poll()
         self._one = _OneAndDeaths()
         self._watched: set[int] = set()
@@ -439,34 +447,35 @@ class ReadyEnds:
     def watch(self, index: int) -> None:
         """Has waits look at a worker, until ``forget``."""
         self._watched.add(index)
-        self._poll.register(self._descriptors[index], _READABLE)
+        if self._descriptors[index] >= 0:  # else it is gone
+            self._poll.register(self._descriptors[index], _READABLE)
 
     def forget(self, index: int) -> None:
         """Has waits look at a worker no more; also where none does."""
         if index in self._watched:
-            with suppress(KeyError):  # an interrupt has come between the two lines of `watch`
-                self._poll.unregister(self._descriptors[index])
+            if self._descriptors[index] >= 0:
+                with suppress(KeyError):  # an interrupt has come between the lines of `watch`
+                    self._poll.unregister(self._descriptors[index])
             self._watched.discard(index)  # last: else an interrupt would leave it registered
 
-    def leave(self, index: int) -> None:
-        """Looks at a dead worker no more, whose descriptors are closed and may soon be others'."""
+    def remove(self, index: int) -> None:
+        """See :meth:`WakeGroup.remove`; the worker is ``gone``."""
         self.forget(index)
         self._index.pop(self._descriptors[index], None)
         self._descriptors[index] = -1
-        for sentinel in [sentinel for sentinel, of in self._sentinels.items() if of == index]:
-            self._lose(sentinel)
+        self._lose(self._ends[index].sentinel)
         self.gone.add(index)
 
-    def replace(self, index: int) -> None:
-        """A new worker's end is in the place of one that was left."""
-        end = self._ends[index]
+    def replace(self, index: int, end: WakeEnd) -> None:
+        """See :meth:`WakeGroup.replace`."""
+        self._ends[index] = end
         self.gone.discard(index)
         self._descriptors[index] = end.fileno()
         self._index[end.fileno()] = index
-        self._one.add(end.sentinel)
         if end.sentinel >= 0:
-            self._sentinels[end.sentinel] = index
+            self._sentinels[end.sentinel] = index  # before it is heeded: an interrupt may come between the two
             self._poll.register(end.sentinel, _READABLE)
+        self._one.add(end.sentinel)
 
     def wait(self, timeout: float | None = None, least: int = 1) -> set[int]:
         """The watched workers that are ready once one of them is, or none where none is; at times too early.
@@ -492,12 +501,15 @@ class ReadyEnds:
                 found.add(index)
         return found
 
-    def _lose(self, sentinel: int) -> int:
-        """A worker is dead, or has been buried: its sentinel says so for ever, and is looked at no more."""
-        index = self._sentinels.pop(sentinel)
-        self.gone.add(index)
-        self._poll.unregister(sentinel)
-        self._one.remove(sentinel)
+    def _lose(self, sentinel: int) -> int | None:
+        """A worker is dead: its sentinel says so for ever, and is looked at no more; None where it was so already."""
+        index = self._sentinels.get(sentinel)
+        if index is not None:
+            self.gone.add(index)
+            with suppress(KeyError):  # an interrupt has ended an earlier call, or that of `replace`
+                self._poll.unregister(sentinel)
+            self._one.remove(sentinel)
+            self._sentinels.pop(sentinel, None)
         return index
 
 

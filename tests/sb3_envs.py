@@ -6,13 +6,14 @@ import copy
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["EnvWithEverything", "ModulesEnv", "OuterWrapper", "PlainWrapper", "RaisingEnv"]
+__all__ = ["EnvWithEverything", "ModulesEnv", "OuterWrapper", "PlainWrapper", "RaisingEnv", "wrapped"]
 
 
 class EnvWithEverything(gym.Env[Any, Any]):
@@ -95,6 +96,14 @@ class PlainWrapper(gym.Wrapper[Any, Any, Any, Any]):
 
 class OuterWrapper(PlainWrapper):
     pass
+
+
+def wrapped(make: Callable[[], gym.Env[Any, Any]], *wrappers: Callable[[Any], Any]) -> Any:
+    """What ``make`` makes, in wrappers, the outermost last."""
+    env: Any = make()
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env
 
 
 class RaisingEnv(EnvWithEverything):

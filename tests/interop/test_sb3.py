@@ -26,7 +26,7 @@ from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 from hypothesis import given
 from hypothesis import strategies as st
-from sb3_envs import EnvWithEverything, ModulesEnv, OuterWrapper, PlainWrapper, RaisingEnv
+from sb3_envs import EnvWithEverything, ModulesEnv, OuterWrapper, PlainWrapper, RaisingEnv, wrapped
 from space_strategies import leaf_spaces
 from stable_baselines3 import A2C, DQN, PPO, SAC
 from stable_baselines3.common.env_util import make_vec_env
@@ -406,7 +406,7 @@ def test_vec_video_recorder_records(tmp_path: Any, opened: Any) -> None:
 
 
 def test_attributes_and_methods_are_as_with_dummy_vec_env(any_engine: Any, opened: Any) -> None:
-    makers = [functools.partial(lambda make: PlainWrapper(make()), make) for make in makers_of()]
+    makers = [functools.partial(wrapped, make, PlainWrapper) for make in makers_of()]
     results = []
     for env in (opened(any_engine(makers)), opened(DummyVecEnv(makers))):
         env.seed(1)
@@ -435,7 +435,7 @@ def test_attributes_and_methods_are_as_with_dummy_vec_env(any_engine: Any, opene
 
 def test_an_attribute_is_set_where_sb3_sets_it(engine: Any, opened: Any) -> None:
     """On the outermost wrapper; gymnasium's ``set_wrapper_attr`` reaches the env."""
-    makers = [functools.partial(lambda make: PlainWrapper(make()), make) for make in makers_of()]
+    makers = [functools.partial(wrapped, make, PlainWrapper) for make in makers_of()]
     for env in (opened(engine(makers)), opened(DummyVecEnv(makers))):
         env.set_attr("index", 10)
         assert env.get_attr("index") == [10] * NUM_ENVS
@@ -459,10 +459,11 @@ def test_missing_attributes_are_attribute_errors(any_engine: Any, opened: Any) -
 
 @pytest.mark.parametrize("name", ["makers", "sync", "serial batch"])
 def test_wrappers_of_envs_are_told_by_class_and_base(name: str, opened: Any) -> None:
+    plain = makers_of()
     makers: Makers = [
-        lambda: OuterWrapper(Monitor(makers_of()[0]())),
-        lambda: PlainWrapper(makers_of()[1]()),
-        makers_of()[2],
+        functools.partial(wrapped, plain[0], Monitor, OuterWrapper),
+        functools.partial(wrapped, plain[1], PlainWrapper),
+        plain[2],
     ]
     env = opened((ENGINES | BATCHES)[name](makers))
     reference = opened(DummyVecEnv(makers))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+EXTRAS = {"stable_baselines3": "gymbridge.interop.sb3"}
+"""Libraries of the optional extras, without which a page that imports them is skipped, and what else needs them."""
 
 
 def script(page: str) -> str:
@@ -22,6 +27,29 @@ def script(page: str) -> str:
         code = block[1].splitlines()
         lines[first : first + len(code)] = code
     return "\n".join(lines)
+
+
+def missing_extras(program: str) -> list[str]:
+    """The optional libraries that a program imports and that are not installed."""
+    modules = set()
+    for node in ast.walk(ast.parse(program)):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules.add(node.module or "")
+    needed = (
+        library
+        for library, face in EXTRAS.items()
+        if any(name == face or name.partition(".")[0] == library for name in modules)
+    )
+    return [library for library in needed if find_spec(library) is None]
+
+
+def test_what_needs_an_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "EXTRAS", {"not_there": "gymbridge.interop.nothing", "pytest": "gymbridge.vector"})
+    assert missing_extras("import pytest\nimport gymbridge.vector") == []
+    for line in ("import not_there.a as b", "from not_there import a", "from gymbridge.interop.nothing import a"):
+        assert missing_extras(f"if True:\n    {line}") == ["not_there"], line
 
 
 def test_script_keeps_the_lines_of_a_page() -> None:
@@ -41,6 +69,8 @@ def test_every_python_block_is_found() -> None:
     "page", [page for page in PAGES if PYTHON_BLOCK.search(page.read_text())], ids=lambda page: page.name
 )
 def test_examples_of_a_page_run(page: Path, tmp_path: Path, subprocess_env: dict[str, str]) -> None:
+    if missing := missing_extras(script(page.read_text())):
+        pytest.skip(f"{', '.join(missing)} is not installed")
     program = tmp_path / f"{page.stem}.py"
     program.write_text(script(page.read_text()))
     done = subprocess.run([sys.executable, program], cwd=tmp_path, env=subprocess_env, capture_output=True, text=True)

@@ -406,6 +406,17 @@ class GymHost(FollowsPaths):
         """See :class:`~gymbridge.engine.host.Host`; an attribute is found through wrappers."""
         return self.envs[row].get_wrapper_attr(name)
 
+    def wrappers(self, row: int) -> list[list[tuple[str, str]]]:
+        """The wrappers of a row's env, from the outermost: module and qualified name of each one's class and its bases.
+
+        Names, since a class may cost its importer much, or be none that another process can import.
+        """
+        env, wrappers = self.envs[row], []
+        while isinstance(env, gym.Wrapper):
+            wrappers.append([(kind.__module__, kind.__qualname__) for kind in type(env).__mro__])
+            env = env.env
+        return wrappers
+
     def set_attribute(self, row: int, name: str, value: Any) -> None:
         """See :class:`~gymbridge.engine.host.Host`; set where a wrapper or the env has it, else on the outermost."""
         self.envs[row].set_wrapper_attr(name, value)

@@ -32,7 +32,7 @@ from gymbridge.vector.actions import ActionLeaves
 from gymbridge.vector.autoreset import Autoreset
 from gymbridge.vector.custom_spaces import JoinedSamples
 from gymbridge.vector.info_reader import InfoReader
-from gymbridge.vector.output import Output
+from gymbridge.vector.output import NumpyOutput, Output
 from gymbridge.vector.reset_arguments import require_observed, row_seeds, split_reset_mask
 
 __all__ = ["OF_THE_BLOCK", "EngineVectorEnv", "ObservationMode"]
@@ -138,6 +138,11 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
     def autoreset_mode(self, mode: AutoresetMode | str) -> None:
         self._autoreset = Autoreset(mode)
         self.metadata["autoreset_mode"] = self.autoreset_mode
+
+    @property
+    def gives_numpy(self) -> bool:
+        """Whether what is handed out is numpy, not torch."""
+        return isinstance(self._output, NumpyOutput)
 
     # ---------------------------------------------------------------- spaces
 

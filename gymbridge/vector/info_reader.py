@@ -35,13 +35,16 @@ class InfoReader:
     Args:
         engine: of gymnasium envs that collects infos, with its block.
         final_observation: gives the observation that ended a row's episode.
+
+    Attributes:
+        final_observation: the same.
     """
 
     def __init__(self, engine: Engine[Any], final_observation: Callable[[int], Any]):
         block = engine.block
         self._engine = engine
         self._num_envs = engine.num_envs
-        self._final_observation = final_observation
+        self.final_observation = final_observation
         self._records = block.next[RECORDS_KEY]
         self._numbers = memoryview(block.next[FORMS_KEY].reshape(-1).data).cast("B")
         self._no_numbers = bytes(len(self._numbers))
@@ -59,16 +62,36 @@ class InfoReader:
             ended: a byte a row that is not 0 where the row has been reset in the same round as its step: the infos of
                 the step are under ``final_info`` then. None where no row has been.
         """
-        numbers = self._numbers.tobytes()
-        if 0 in ops:  # a row without an op has what it had in an earlier round
-            pairs = np.frombuffer(numbers, np.uint64).reshape(-1, 2).copy()
-            pairs[np.frombuffer(ops, np.uint8) == 0] = 0
-            numbers = pairs.tobytes()
+        numbers = self._numbers_of(ops)
         if not (report.steps or report.resets or report.errors):
             plan, groups = self._plan(numbers, self._none_ended if ended is None else ended)
             if plan is not None:
                 return plan.read(groups)
         return self._by_rows(numbers, report, ended)
+
+    def each(self, ops: bytes, report: Report) -> tuple[Mapping[int, Any], Mapping[int, Any]]:
+        """The infos of a round as the envs gave them: row -> that of its step, and row -> that of its reset.
+
+        An empty one may be missing. They are the caller's own.
+        """
+        return self._each(self._numbers_of(ops), report)
+
+    def _numbers_of(self, ops: bytes) -> bytes:
+        """The numbers of the forms in the block, 0 for a row without an op, which has what it had before."""
+        numbers = self._numbers.tobytes()
+        if 0 in ops:
+            pairs = np.frombuffer(numbers, np.uint64).reshape(-1, 2).copy()
+            pairs[np.frombuffer(ops, np.uint8) == 0] = 0
+            numbers = pairs.tobytes()
+        return numbers
+
+    def _each(self, numbers: bytes, report: Report) -> tuple[Mapping[int, Any], Mapping[int, Any]]:
+        steps, resets = report.steps, report.resets
+        if numbers != self._no_numbers:
+            pairs = [*enumerate(_pairs(numbers))]
+            steps = {**steps, **{row: self._record(step, row, OF_STEP) for row, (step, _) in pairs if step}}
+            resets = {**resets, **{row: self._record(reset, row, OF_RESET) for row, (_, reset) in pairs if reset}}
+        return steps, resets
 
     # ---------------------------------------------------------------- columns
 
@@ -100,7 +123,7 @@ class InfoReader:
         for group, ((step, reset, has_ended), row) in enumerate(zip(kinds, first_rows, strict=True)):
             if has_ended:
                 final_info = self._part(step, OF_STEP, group, row)
-                final_obs = _FinalObservations(self._final_observation, group)
+                final_obs = _FinalObservations(self.final_observation, group)
                 plan.absorb(_Dict({"final_obs": (final_obs, (group,)), "final_info": (final_info, (group,))}))
                 plan.absorb(self._part(reset, OF_RESET, group, row))
             else:
@@ -141,11 +164,7 @@ class InfoReader:
     # ---------------------------------------------------------------- row by row
 
     def _by_rows(self, numbers: bytes, report: Report, ended: bytes | None) -> dict[str, Any]:
-        steps, resets = report.steps, report.resets
-        if numbers != self._no_numbers:
-            pairs = [*enumerate(_pairs(numbers))]
-            steps = {**steps, **{row: self._record(step, row, OF_STEP) for row, (step, _) in pairs if step}}
-            resets = {**resets, **{row: self._record(reset, row, OF_RESET) for row, (_, reset) in pairs if reset}}
+        steps, resets = self._each(numbers, report)
         infos: dict[str, Any] = {}
         if ended is None:
             merged = {**steps, **resets}
@@ -155,7 +174,7 @@ class InfoReader:
         for row, has_ended in enumerate(ended):
             info = steps.get(row, {})
             if has_ended and row not in report.errors:
-                final = {"final_obs": self._final_observation(row), "final_info": info}
+                final = {"final_obs": self.final_observation(row), "final_info": info}
                 add_info(infos, final, row, self._num_envs)
                 info = resets.get(row, {})
             if info:

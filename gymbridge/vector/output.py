@@ -13,7 +13,7 @@ from gymbridge.spaces.naming import SpaceTree
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Output", "make_output"]
+__all__ = ["NumpyOutput", "Output", "make_output"]
 
 Arrays = Sequence[npt.NDArray[Any]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from agreement import assert_same
@@ -46,6 +47,17 @@ def test_a_new_row_waits_for_its_first_observation_in_root() -> None:
     block = engine_of(Plan(BOX), Plan(BOX)).block
     assert list(block.state) == [RowState.NEW] * 2
     assert list(block.source) == [Source.ROOT] * 2
+
+
+def test_wrappers_are_told_by_the_names_of_their_classes_from_the_outermost() -> None:
+    env = gym.wrappers.ClipReward(gym.wrappers.TimeLimit(PlannedEnv(Plan(spaces.Discrete(2))), 5), 0, 1)
+    engine = LocalEngine([env], GymHostOptions())
+    engine.allocate()
+    clip, limit = engine.ask("wrappers", 0)
+    assert [clip[0][1], limit[0][1]] == ["ClipReward", "TimeLimit"]
+    assert ("gymnasium.core", "RewardWrapper") in clip
+    assert ("gymnasium.core", "RewardWrapper") not in limit
+    engine.close()
 
 
 def test_an_idle_row_is_not_touched() -> None:

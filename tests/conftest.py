@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported is not looked through whenever a test collects garbage, which takes a third of a second else."""
+    """Who collects garbage does not look through what was imported, which takes a third of a second."""
     gc.collect()
     gc.freeze()
 

@@ -443,7 +443,12 @@ class ChaosProgram:
                 if thread is not None:
                     self.join(thread)
         if fault == OVER_TIME:
-            os.read(self.fifos[f"hanging-{victim}"], 1)
+            try:
+                os.read(self.fifos[f"hanging-{victim}"], 1)
+            except BlockingIOError:
+                if victim not in self.may_be_dead:
+                    raise Wrong(f"env {victim}: was to hang and never did") from None
+                # else its step reached no env, since its worker had died before
             told = [error for error in done.errors.values() if isinstance(error, WorkerTimeoutError)]
             if not self.front.restarts and not told:
                 raise Wrong(f"got {done.errors}, expected a WorkerTimeoutError of env {victim}")
@@ -575,15 +580,17 @@ class ChaosProgram:
             own.check(made.observation)
             own.state = "running"
             return
-        if deed not in HARMLESS and deed != Deed.HANG and deed < Deed.ARM_RAISE_IN_RESET:
-            in_place = deed == Deed.UNPICKLABLE_INFO and (self.front.in_process or not self.front.has_infos)
-            if not in_place:
-                raise Wrong(f"env {row}: got {made}, expected the error of {deed.name}")
+        fails = deed not in HARMLESS and deed != Deed.HANG and deed < Deed.ARM_RAISE_IN_RESET
+        if fails and not self.is_in_place(deed):
+            raise Wrong(f"env {row}: got {made}, expected the error of {deed.name}")
         own.step(deed)
         own.check_step(made, deed)
         own.state = "ended" if own.is_at_end else "running"
         if resets and own.is_at_end:
-            if own.reset() != Deed.STEP:
+            if self.front.restarts and row in self.may_be_dead:  # its reset was done again
+                own.is_certain, own.episode = False, 0
+                self.may_be_dead.discard(row)
+            if own.reset() != Deed.STEP and own.is_certain:
                 raise Wrong(f"env {row}: was reset, though that should have failed")
             if made.root is None:
                 raise Wrong(f"env {row}: no root after its end")
@@ -638,7 +645,7 @@ class ChaosProgram:
             own.step(deed)
             failed_of = deed
             if resets and own.is_at_end:
-                if deed not in FAILING:
+                if deed not in FAILING or self.is_in_place(deed):
                     failed_of = own.reset()
                 own.is_certain &= deed in (*RAISING, Deed.STEP)  # it may be reset before what it gave is looked at
         own.state = "failed"
@@ -647,6 +654,10 @@ class ChaosProgram:
         if failed_of == Deed.ARM_RAISE_IN_RESET:
             self.counts["env raises in reset", "survived"] += 1
         return failed_of
+
+    def is_in_place(self, deed: Deed) -> bool:
+        """Whether an info that cannot be pickled goes nowhere where that would be in the way."""
+        return deed == Deed.UNPICKLABLE_INFO and (self.front.in_process or not self.front.has_infos)
 
     def require_error(self, row: int, error: BaseException, deed: Deed) -> None:
         """Refuses an error that is not the one of what an env did."""

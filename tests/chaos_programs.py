@@ -18,7 +18,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -480,8 +480,8 @@ class ChaosProgram:
         pid = self.now[row].pid
         assert pid is not None
         if fault == "stop and continue":
-            os.kill(pid, signal.SIGSTOP)
-            return lambda: os.kill(pid, signal.SIGCONT)
+            signal_worker(pid, signal.SIGSTOP)
+            return lambda: signal_worker(pid, signal.SIGCONT)
         main = threading.main_thread().ident
         assert main is not None
         waits_in_env = self.front.shares_thread
@@ -489,11 +489,12 @@ class ChaosProgram:
         def once_it_hangs() -> None:
             poll = select.poll()
             poll.register(self.fifos[f"hanging-{row}"], select.POLLIN)
-            if not poll.poll(PATIENCE / 2 * 1e3):
-                return
+            while not poll.poll(100):
+                if self.is_over.is_set():  # it never hung: its worker had died before
+                    return
             os.read(self.fifos[f"hanging-{row}"], 1)
             if fault == "kill -9 in a call":
-                os.kill(pid, signal.SIGKILL)
+                signal_worker(pid, signal.SIGKILL)
                 return
             if fault == "interrupt":
                 while not self.is_over.is_set():  # not everyone waits for an env that hangs
@@ -701,6 +702,12 @@ class ChaosProgram:
         if not isinstance(done.refused, WorkerDiedError):
             raise Wrong(f"env {row}: nothing came, and {done.refused!r} was raised") from done.refused
         self.take_death(done.refused)
+
+
+def signal_worker(pid: int, number: int) -> None:
+    """Sends a signal to a worker, which may have died of another fault."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def children() -> set[int]:

@@ -442,13 +442,7 @@ class ChaosProgram:
                 self.is_over.set()
                 if thread is not None:
                     self.join(thread)
-        if fault == OVER_TIME:
-            try:
-                os.read(self.fifos[f"hanging-{victim}"], 1)
-            except BlockingIOError:
-                if victim not in self.may_be_dead:
-                    raise Wrong(f"env {victim}: was to hang and never did") from None
-                # else its step reached no env, since its worker had died before
+        if fault == OVER_TIME and self.has_hung(victim):
             told = [error for error in done.errors.values() if isinstance(error, WorkerTimeoutError)]
             if not self.front.restarts and not told:
                 raise Wrong(f"got {done.errors}, expected a WorkerTimeoutError of env {victim}")
@@ -656,6 +650,15 @@ class ChaosProgram:
             self.counts["env raises in reset", "survived"] += 1
         return failed_of
 
+    def has_hung(self, row: int) -> bool:
+        """Whether an env that was to hang did; its step reached none where its worker had died before."""
+        try:
+            return bool(os.read(self.fifos[f"hanging-{row}"], 1))
+        except BlockingIOError:
+            if row not in self.may_be_dead:
+                raise Wrong(f"env {row}: was to hang and never did") from None
+            return False
+
     def is_in_place(self, deed: Deed) -> bool:
         """Whether an info that cannot be pickled goes nowhere where that would be in the way."""
         return deed == Deed.UNPICKLABLE_INFO and (self.front.in_process or not self.front.has_infos)
@@ -684,7 +687,8 @@ class ChaosProgram:
     def take_death(self, error: WorkerDiedError) -> None:
         """All envs of the process are dead, and the error names them and how it ended."""
         expected = {row for row in self.rows if any(row in self.rows_of_process(each) for each in error.env_indices)}
-        if expected and {*error.env_indices} != expected:
+        unheard = {row for row in self.rows if self.now[row].pid is None}  # of which nobody knows the process yet
+        if expected and {*error.env_indices} - unheard != expected:
             raise Wrong(f"got {error}, expected envs {sorted(expected)}")
         codes = {self.exit_codes[row] for row in error.env_indices if row in self.exit_codes}
         if isinstance(error, WorkerTimeoutError) and codes:  # it was asked where it hangs, and killed if it did not say

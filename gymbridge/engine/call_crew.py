@@ -17,7 +17,7 @@ from gymbridge.errors import WorkerDiedError
 if TYPE_CHECKING:
     from gymbridge.engine.recovery import Recovery
 
-__all__ = ["LEFT_BEHIND", "AlsoArrivals", "CallCrew", "death_of", "errors_of_close", "warn_of_late"]
+__all__ = ["LEFT_BEHIND", "AlsoArrivals", "CallCrew", "death_of", "errors_of_close", "wait_for_ends", "warn_of_late"]
 
 LEFT_BEHIND = "were left behind: they end when their envs let them"
 """What becomes of threads that do not end in time, in words."""
@@ -138,6 +138,25 @@ class AlsoArrivals(Arrivals):
         """See :class:`~gymbridge.engine.arrivals.Arrivals`."""
         for each in self._arrivals:
             each.add(comer)
+
+
+def wait_for_ends(service: Any, calls: Iterable[EnvCall]) -> None:
+    """Waits until calls that were begun are done, or given up.
+
+    Args:
+        service: what makes them: it tells which are under way.
+        calls: those; some may be done.
+    """
+    ended = Arrivals()
+    left = 0
+    for call in calls:
+        if service.is_under_way(call):
+            call.arrivals = AlsoArrivals(call.arrivals, ended)
+            if call.is_done:  # after that: it may not have told these
+                ended.add(call)
+            left += 1
+    service.take_up()
+    ended.wait(left, None)
 
 
 def death_of(row: int, error: BaseException) -> WorkerDiedError:

@@ -25,13 +25,12 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
-from gymbridge.engine.arrivals import Arrivals
 from gymbridge.engine.call_crew import (
     LEFT_BEHIND,
-    AlsoArrivals,
     CallCrew,
     death_of,
     errors_of_close,
+    wait_for_ends,
     warn_of_late,
 )
 from gymbridge.engine.env_calls import Await, CallingHost, EnvCall, RowCall, VerbCall, is_awaitable, is_coroutine_env
@@ -137,16 +136,7 @@ class LoopCrew(CallCrew):
             self.perform([VerbCall(call.row, _nothing) for call in in_threads])  # a thread makes one by one
             self.on_loop(service.ended(on_loop))
             return
-        ended = Arrivals()
-        left = 0
-        for call in calls:
-            if service.is_under_way(call):
-                call.arrivals = AlsoArrivals(call.arrivals, ended)
-                if call.is_done:  # after that: it may not have told these
-                    ended.add(call)
-                left += 1
-        service.take_up()
-        ended.wait(left, None)
+        wait_for_ends(service, calls)
 
     def beside(self, call: EnvCall) -> None:
         """Has a call made in a thread of its own, which may wait for the loop."""

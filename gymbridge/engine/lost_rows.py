@@ -83,6 +83,10 @@ class LostRows:
             for following, root, known in self._leaves:
                 known[row] = (root if source[row] == Source.ROOT else following)[row]
 
+    def is_lost_in(self, row: int, op: int) -> bool:
+        """Whether a row whose env is replaced in a round with this op is lost: it steps, or is idle in an episode."""
+        return op >= Op.STEP or (op == Op.IDLE and self._block.state[row] == RowState.RUNNING)
+
     def take_loaded(self, states: Mapping[int, Mapping[str, Any]]) -> None:
         """Rows are what the caller believes where it has put back all that there is of an env's state."""
         self.rows -= {row for row, state in states.items() if not state.keys() <= _STATE_OF_NO_EPISODE}

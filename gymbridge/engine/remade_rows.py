@@ -14,7 +14,7 @@ from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.layout import Layout
 from gymbridge.engine.lost_rows import LostRows
 from gymbridge.engine.makers import require_env
-from gymbridge.engine.restarts import Restarts
+from gymbridge.engine.restarts import Restarts, require_same_leaves
 from gymbridge.errors import WorkerStartError
 
 __all__ = ["LostStep", "RemadeRows", "Remake", "close_quietly"]
@@ -128,12 +128,7 @@ class RemadeRows:
             remake.made = made
         require_env(row, made, self._options.kinds)
         description = self._described(row, made)
-        for section in ("input_leaves", "next_leaves", "root_leaves"):
-            got, expected = getattr(description, section), getattr(self._descriptions[row], section)
-            if tuple(got) != tuple(expected):
-                raise WorkerStartError(
-                    f"env {row}: made anew, it is another: got the {section} {got}, expected {expected}"
-                )
+        require_same_leaves(row, description, self._descriptions[row])
         host: Any = self._options.host([made], Block(Layout.of([description])))
         remake.env = self._as_called(host.envs[0])
 
@@ -157,7 +152,7 @@ class RemadeRows:
         envs[row] = remake.env
         self._made[row] = remake.made
         op = call.op if isinstance(call, RowCall) else Op.IDLE
-        if op >= Op.STEP or (op == Op.IDLE and block.state[row] == RowState.RUNNING):
+        if self.lost.is_lost_in(row, op):
             if row not in self.lost.rows:  # else the block may show more than the caller has seen
                 self.lost.keep_known([row])
             self.lost.rows.add(row)

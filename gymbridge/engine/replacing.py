@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gymbridge.engine.block import Block
-from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.failures import raise_env_error
 from gymbridge.engine.lost_rows import LostRows
 from gymbridge.engine.mailbox import packed_for_worker
 from gymbridge.engine.protocol import Call, Command
-from gymbridge.engine.restarts import Restarts
+from gymbridge.engine.restarts import Restarts, require_same_leaves
 from gymbridge.engine.supervision import Crew
-from gymbridge.errors import WorkerDiedError, WorkerStartError
+from gymbridge.errors import WorkerDiedError
 
 __all__ = ["Replacing"]
 
@@ -46,7 +45,6 @@ class Replacing:
         self.lost = LostRows(block)
         self._crew = crew
         self._restarts = restarts
-        self._block = block
         self._descriptions = descriptions
         self._hand_over = hand_over
 
@@ -72,13 +70,14 @@ class Replacing:
         return True
 
     def _replace_process(self, worker: int, workers: Sequence[int], ops: bytes) -> None:
-        crew, block = self._crew, self._block
+        crew = self._crew
         death = crew.dead[worker]
         _logger.warning("%s; it is replaced", death)
         rows = [row for other in workers for row in crew.parts[other]]
         try:
             for other, told in crew.replace(worker).items():
-                self._require_as_before(dict(zip(crew.parts[other], told, strict=True)))
+                for row, description in zip(crew.parts[other], told, strict=True):
+                    require_same_leaves(row, description, self._descriptions[row])
             for other in workers:
                 self._hand_over(other)
                 crew.ask(other, Command.ALLOCATE)
@@ -90,18 +89,8 @@ class Replacing:
             raise
         finally:
             for row in rows:
-                if ops[row] >= Op.STEP or (ops[row] == Op.IDLE and block.state[row] == RowState.RUNNING):
+                if self.lost.is_lost_in(row, ops[row]):
                     self.lost.rows.add(row)
-
-    def _require_as_before(self, descriptions: Mapping[int, Any]) -> None:
-        """Refuses envs whose leaves are others than those that the block has places for."""
-        for row, description in descriptions.items():
-            for section in ("input_leaves", "next_leaves", "root_leaves"):
-                got, expected = getattr(description, section), getattr(self._descriptions[row], section)
-                if tuple(got) != tuple(expected):
-                    raise WorkerStartError(
-                        f"env {row}: made anew, it is another: got the {section} {got}, expected {expected}"
-                    )
 
     def _seed_anew(self, worker: int) -> None:
         """Gives new envs seeds of their own, for their next reset, where those before were given some."""

@@ -9,7 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["OnWorkerFailure", "RestartLimit", "Restarts", "restart_limit"]
+from gymbridge.engine.layout import EnvDescription
+from gymbridge.errors import WorkerStartError
+
+__all__ = ["OnWorkerFailure", "RestartLimit", "Restarts", "require_same_leaves", "restart_limit"]
 
 OnWorkerFailure = Literal["raise", "restart"]
 
@@ -120,3 +123,15 @@ class Restarts:
     def count_anew(self) -> None:
         """Counts from zero again; the limit is none the wiser."""
         self.of_worker.clear()
+
+
+def require_same_leaves(row: int, made: EnvDescription, before: EnvDescription) -> None:
+    """Refuses an env made anew whose leaves are others than those that the block has places for.
+
+    Raises:
+        WorkerStartError: naming the env and the leaves.
+    """
+    for section in ("input_leaves", "next_leaves", "root_leaves"):
+        got, expected = getattr(made, section), getattr(before, section)
+        if tuple(got) != tuple(expected):
+            raise WorkerStartError(f"env {row}: made anew, it is another: got the {section} {got}, expected {expected}")

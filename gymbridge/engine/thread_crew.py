@@ -33,10 +33,10 @@ from typing import Any
 from gymbridge.engine.arrivals import Arrivals
 from gymbridge.engine.call_crew import (
     LEFT_BEHIND,
-    AlsoArrivals,
     CallCrew,
     death_of,
     errors_of_close,
+    wait_for_ends,
     warn_of_late,
 )
 from gymbridge.engine.env_calls import Await, CallingHost, EnvCall, RowCall, VerbCall
@@ -118,17 +118,7 @@ class ThreadCrew(CallCrew):
 
     def await_ended(self, calls: Iterable[EnvCall]) -> None:
         """See :class:`~gymbridge.engine.call_crew.CallCrew`."""
-        service = self._service
-        ended = Arrivals()
-        left = 0
-        for call in calls:
-            if service.is_under_way(call):
-                call.arrivals = AlsoArrivals(call.arrivals, ended)
-                if call.is_done:  # after that: it may not have told these
-                    ended.add(call)
-                left += 1
-        service.take_up()
-        ended.wait(left, None)
+        wait_for_ends(self._service, calls)
 
     def _close_envs(self, timeout: float | None) -> list[Exception]:
         service = self._service

@@ -333,7 +333,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             timeout: seconds; None to wait for ever.
 
         Raises:
-            CallTimeoutError: the round took longer; its rows are ``FAILED``, and what it still gives is dropped.
+            CallTimeoutError: the round took longer; its rows are ``FAILED`` once ``settle`` has dropped what it still gives.
             RuntimeError: no round is under way.
         """
         if self._round is None:

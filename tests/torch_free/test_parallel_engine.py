@@ -135,8 +135,7 @@ def test_a_round_that_was_given_up_is_settled_before_the_next(waiting: ParallelE
     waiting.send(bytes([STEP, STEP]), [np.array([1, 2])])
     with pytest.raises(CallTimeoutError):
         waiting.receive(timeout=0)
-    assert waiting.unsettled
-    assert list(waiting.block.state) == [RowState.FAILED] * 2
+    assert waiting.unsettled  # the workers may still write their rows
     release(tmp_path, 1)
     waiting.settle()
     assert not waiting.unsettled

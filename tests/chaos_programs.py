@@ -130,6 +130,7 @@ class Expected:
     def reset(self) -> set[Deed]:
         """Counts a reset; what the env may do in it."""
         self.episode += 1
+        self.most += 1
         self.count = 0
         done = {armed if armed in AFTER_RESET else Deed.STEP for armed in self.armed}
         self.armed = {Deed.STEP if armed in AFTER_RESET else armed for armed in self.armed}
@@ -147,7 +148,12 @@ class Expected:
             self.armed = self.armed | {deed}
         if resets:
             self.episode += 1
+            self.most += 1
             self.armed = self.armed | {Deed.STEP}
+
+    def begin_anew(self) -> None:
+        """Counts that the env is another one, in another process, whose first episode nobody has seen."""
+        self.episode, self.count, self.is_certain, self.armed = 0, 0, False, {Deed.STEP}
 
     def may_be_another(self) -> None:
         """Counts that the env may be another one by now, in another process."""
@@ -478,7 +484,6 @@ class ChaosProgram:
 
     def send_to(self, row: int, verb: str, deed: Deed, resets: bool) -> None:
         self.underway[row] = (verb, deed, resets)
-        self.now[row].most += verb == "reset" or resets
         self.now[row].sent = self.number
 
     def join(self, thread: threading.Thread) -> None:
@@ -633,7 +638,7 @@ class ChaosProgram:
             raise Wrong(f"env {own.row}: got reward and flags {made.step} of a transition that was lost")
         if own.shown is not None and not np.array_equal(made.observation, own.shown, equal_nan=True):
             raise Wrong(f"env {own.row}: got {made.observation.tolist()}, expected what it showed last, {own.shown}")
-        own.episode, own.count, own.is_certain, own.armed = 0, 0, False, {Deed.STEP}
+        own.begin_anew()
         own.state = "ended"
         if made.root is not None:
             own.reset()

@@ -208,7 +208,7 @@ def left_behind() -> dict[str, Any]:
     return {
         "descriptors": sorted(links),
         "mappings": maps.count("gymbridge") + maps.count("/dev/shm") + maps.count("psm_"),
-        "names in /dev/shm": sorted(os.listdir("/dev/shm")),
+        "names in /dev/shm": sorted(name for name in os.listdir("/dev/shm") if name.startswith("psm_")),
         "files": sorted(name for name in os.listdir(os.environ.get("TMPDIR", "/tmp")) if name.startswith("gymbridge-")),
     }
 
@@ -341,6 +341,8 @@ class ChaosProgram:
         """Closes the front; what its envs are to do then is an error, or none."""
         for row, (verb, deed, resets) in self.underway.items():  # a pool's that nobody has received
             self.now[row].lose(deed, verb == "reset" or resets)
+            if deed == Deed.HANG:
+                os.write(self.fifos[f"gate-{row}"], b"g")
         living = [own for own in self.now.values() if own.state != "dead"]
         raising = [own.row for own in living if Deed.ARM_RAISE_IN_CLOSE in own.armed]
         exiting = [own.row for own in living if Deed.ARM_EXIT_IN_CLOSE in own.armed]
@@ -462,6 +464,10 @@ class ChaosProgram:
         for row in rows:
             ended = self.now[row].state == "ended"
             self.send_to(row, "reset" if ended else "step", deeds[row], self.front.resets_itself(resets))
+        if victim >= 0:  # nobody may have looked for what an earlier hang said, or it may not have been let go on
+            for name in (f"hanging-{victim}", f"gate-{victim}"):
+                with suppress(BlockingIOError):
+                    os.read(self.fifos[name], 99)
         thread = None if by_hand is None else threading.Thread(target=by_hand, name="by hand")
         self.has_interrupted.clear()
         self.is_over.clear()
@@ -474,7 +480,7 @@ class ChaosProgram:
                 self.is_over.set()
                 if thread is not None:
                     self.join(thread)
-        if fault == OVER_TIME and self.has_hung(victim):
+        if fault == OVER_TIME and victim not in self.front.busy and self.has_hung(victim):
             told = [error for error in done.errors.values() if isinstance(error, WorkerTimeoutError)]
             if not self.front.restarts and not told:
                 raise Wrong(f"got {done.errors}, expected a WorkerTimeoutError of env {victim}")

@@ -447,7 +447,7 @@ class ChaosProgram:
             pid = self.now[victim].pid
             if fault == "kill -9 before a call":
                 assert pid is not None
-                os.kill(pid, signal.SIGKILL)
+                signal_worker(pid, signal.SIGKILL)
                 killed = self.rows_of_process(victim)
                 self.exit_codes.setdefault(victim, set()).add(-signal.SIGKILL)
             elif fault == OVER_TIME:
@@ -525,9 +525,12 @@ class ChaosProgram:
         def once_it_hangs() -> None:
             poll = select.poll()
             poll.register(self.fifos[f"hanging-{row}"], select.POLLIN)
+            patience = 50
             while not poll.poll(100):
-                if self.is_over.is_set():  # it never hung: its worker had died before
-                    return
+                if self.is_over.is_set():
+                    patience -= 1 if row in self.front.busy else 50  # nobody has waited for it yet
+                    if patience <= 0:  # it never hung: its worker had died before
+                        return
             os.read(self.fifos[f"hanging-{row}"], 1)
             if fault == "kill -9 in a call":
                 signal_worker(pid, signal.SIGKILL)
@@ -588,9 +591,10 @@ class ChaosProgram:
             own = self.now[row]
             will_reset = verb == "reset" or (resets and own.count + 1 >= length_of(row, own.episode))
             armed = {deed} if deed in AFTER_RESET else own.armed
-            if (verb == "step" and deed in DEADLY) or (will_reset and Deed.ARM_EXIT_IN_RESET in armed):
+            has_limit = self.front.step_timeout and deed == Deed.HANG
+            if (verb == "step" and (deed in DEADLY or has_limit)) or (will_reset and Deed.ARM_EXIT_IN_RESET in armed):
                 ends |= self.rows_of_process(row) or {row}
-                codes = {DEADLY.get(deed, 5) if verb == "step" else 5}
+                codes = {-signal.SIGKILL if has_limit else DEADLY.get(deed, 5) if verb == "step" else 5}
                 self.exit_codes[row] = self.exit_codes.get(row, set()) | codes
         return ends
 

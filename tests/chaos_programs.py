@@ -448,18 +448,18 @@ class ChaosProgram:
             if fault == "kill -9 before a call":
                 assert pid is not None
                 signal_worker(pid, signal.SIGKILL)
-                killed = self.rows_of_process(victim)
+                killed = self.rows_beside(victim)
                 self.exit_codes.setdefault(victim, set()).add(-signal.SIGKILL)
             elif fault == OVER_TIME:
                 deeds[victim] = Deed.HANG
-                killed = self.rows_of_process(victim)
+                killed = self.rows_beside(victim)
                 self.exit_codes.setdefault(victim, set()).add(-signal.SIGKILL)
             elif fault in BY_HAND:
                 by_hand = self.by_hand(fault, victim)
                 if fault != "stop and continue":
                     deeds[victim] = Deed.HANG
                 if fault == "kill -9 in a call":
-                    killed = self.rows_of_process(victim)
+                    killed = self.rows_beside(victim)
                     self.exit_codes.setdefault(victim, set()).add(-signal.SIGKILL)
         for row in rows:
             ended = self.now[row].state == "ended"
@@ -550,6 +550,10 @@ class ChaosProgram:
         pid = self.now[row].pid
         return {other.row for other in self.now.values() if other.pid == pid and pid is not None}
 
+    def rows_beside(self, row: int) -> set[int]:
+        """The rows that may die with one: those of its process, and those of which nobody has heard yet."""
+        return {row} | self.rows_of_process(row) | {other.row for other in self.now.values() if other.pid is None}
+
     # ---------------------------------------------------------------- what came of it
 
     def take(self, done: Round, killed: set[int], interrupts: bool = False) -> None:
@@ -593,7 +597,7 @@ class ChaosProgram:
             armed = {deed} if deed in AFTER_RESET else own.armed
             has_limit = self.front.step_timeout and deed == Deed.HANG
             if (verb == "step" and (deed in DEADLY or has_limit)) or (will_reset and Deed.ARM_EXIT_IN_RESET in armed):
-                ends |= self.rows_of_process(row) or {row}
+                ends |= self.rows_beside(row)
                 codes = {-signal.SIGKILL if has_limit else DEADLY.get(deed, 5) if verb == "step" else 5}
                 self.exit_codes[row] = self.exit_codes.get(row, set()) | codes
         return ends

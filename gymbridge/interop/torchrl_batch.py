@@ -1,0 +1,197 @@
+"""A gymbridge engine as a TorchRL env; needs the extra ``gymbridge[torchrl]``."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+from tensordict import TensorDictBase
+
+from gymbridge.envs.base import EnvBase
+from gymbridge.envs.engine_env import kept_generator
+from gymbridge.interop.torchrl_specs import spec_to_torchrl  # first: it says which extra is missing
+
+# isort: split
+from torchrl import envs as torchrl_envs
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from gymbridge.envs.inputs import DeviceLike
+
+__all__ = ["TorchRLEnv", "to_torchrl"]
+
+
+class TorchRLEnv(torchrl_envs.EnvBase):
+    """TorchRL's ``EnvBase`` over a gymbridge env; :func:`to_torchrl` makes it.
+
+    What a step and a reset give is what the engine gives; :meth:`step_and_maybe_reset` is one round of it. Attributes
+    and methods that TorchRL has not got are those of the engine, which has those of its envs: ``env.num_envs``,
+    ``env.stats()``, ``env.last_partial()``, ``env.custom()`` of every env.
+
+    Attributes:
+        engine: what was given.
+
+    Example:
+        >>> from gymbridge import SerialEnv
+        >>> env = TorchRLEnv(SerialEnv(2, "CartPole-v1"))
+        >>> env.rollout(5, break_when_any_done=False)["next", "observation"].shape
+        torch.Size([2, 5, 4])
+        >>> env.close()
+    """
+
+    def __init__(self, engine: EnvBase):
+        super().__init__(device=engine.device, batch_size=engine.batch_size)
+        self.engine = engine
+        self.__dict__["_batch_locked"] = engine.batch_locked  # TorchRL writes it to the class, where the last env wins
+        self.observation_spec = spec_to_torchrl(engine.full_observation_spec)
+        self.action_spec = spec_to_torchrl(engine.full_action_spec)
+        self.reward_spec = spec_to_torchrl(engine.full_reward_spec)
+        self.done_spec = spec_to_torchrl(engine.full_done_spec)
+        self.state_spec = spec_to_torchrl(engine.full_state_spec)
+
+    # ---------------------------------------------------------------- reset and step
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        return self.engine.reset(tensordict, **kwargs)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        following: TensorDictBase = self.engine.step(tensordict).get("next")
+        return following
+
+    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """A step, and a reset of the envs whose episode ended in it, in one round of the engine.
+
+        Args:
+            tensordict: ``[*B]`` with the action, and the state if the env has any; a mask at ``"_step"`` picks envs.
+
+        Returns:
+            The TensorDict with ``("next", …)``, where final observations stand, and the root of the next step.
+        """
+        if self.__dict__.get("_compiled_step_and_maybe_reset") is not None:
+            both: tuple[TensorDictBase, TensorDictBase] = super().step_and_maybe_reset(tensordict)
+            return both
+        if self.device is not None and tensordict.device != self.device:
+            tensordict = tensordict.to(self.device)
+        return self.engine.step_and_maybe_reset(tensordict)
+
+    # ---------------------------------------------------------------- seeds, states, devices, the end
+
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
+        """Seeds the envs, from their next reset on; torch's global generator stays as it is, as TorchRL has it.
+
+        Args:
+            seed: env ``i`` of a batch gets ``seed + i``; None takes a seed given before back.
+            static_seed: every env gets ``seed`` itself.
+
+        Returns:
+            The next seed that is free: ``seed`` plus the number of envs, or ``seed`` with ``static_seed``.
+        """
+        with kept_generator():
+            return self.engine.set_seed(seed, static_seed)
+
+    def _set_seed(self, seed: int | None) -> None:
+        self.set_seed(seed)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> OrderedDict[str, Any]:
+        """The state of the envs, as of TorchRL's batched envs: that of :meth:`gymbridge.envs.EnvBase.state_dict`."""
+        return OrderedDict(self.engine.state_dict())
+
+    def load_state_dict(self, state_dict: OrderedDict[str, Any], **kwargs: Any) -> None:
+        """Puts back what :meth:`state_dict` gave."""
+        self.engine.load_state_dict(state_dict)
+
+    def to(self, device: DeviceLike) -> Self:
+        """Has the env return everything on a device; returns the env. The engine moves with it."""
+        self.engine.to(device)
+        moved: Self = super().to(device)
+        return moved
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the engine is closed; a batch starts again at its next use."""
+        return self.engine.is_closed
+
+    @is_closed.setter
+    def is_closed(self, closed: bool) -> None:
+        """Nothing: TorchRL sets it after a close, of which the engine knows."""
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Closes the engine.
+
+        Raises:
+            RuntimeError: it is closed already, unless ``raise_if_closed=False``.
+        """
+        self.engine.close(raise_if_closed=raise_if_closed)
+
+    def __del__(self) -> None:
+        """Nothing: the engine ends with its own last reference, which need not be this one."""
+
+    # ---------------------------------------------------------------- copies, attributes, words
+
+    def __reduce__(self) -> tuple[Callable[[EnvBase], TorchRLEnv], tuple[EnvBase]]:
+        """The engine's configuration; what is unpickled starts an engine of its own."""
+        return type(self), (self.engine,)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            engine = self.__dict__.get("engine")
+            if engine is None or name.startswith("_"):
+                raise
+        return getattr(engine, name)
+
+    def __repr__(self) -> str:
+        engine = type(self.engine).__name__
+        return f"{type(self).__name__}(engine={engine}, batch_size={[*self.batch_size]}, device={self.device})"
+
+
+def to_torchrl(engine: EnvBase) -> TorchRLEnv:
+    """A gymbridge env as a ``torchrl.envs.EnvBase``, for TorchRL's transforms, collectors and losses.
+
+    Args:
+        engine: any env of this package: a :class:`~gymbridge.ParallelEnv`, a :class:`~gymbridge.SerialEnv`, a
+            :class:`~gymbridge.AsyncEnvPool`, a :class:`~gymbridge.envs.GymEnv`, what ``from_vector_env`` gives, or an
+            :class:`~gymbridge.envs.EnvBase` of your own. It is closed with the env that is returned, and it is started
+            if its specs are not known yet.
+
+    Returns:
+        An env with the engine's batch size, device, keys and specs (see :func:`spec_to_torchrl`). It can be pickled as
+        far as the engine can: what is unpickled is another one of the same configuration.
+
+    Raises:
+        TypeError: no env of this package; the message says what to make of it.
+        ValueError: a batch with ``copy=False``.
+        UnsupportedSpecError: a spec that TorchRL has no equal of; the message has the key.
+
+    Example:
+        >>> from gymbridge import ParallelEnv
+        >>> env = to_torchrl(ParallelEnv(2, "CartPole-v1"))
+        >>> td, td_ = env.step_and_maybe_reset(env.rand_action(env.reset()))
+        >>> td["next", "reward"].shape, td_["observation"].shape
+        (torch.Size([2, 1]), torch.Size([2, 4]))
+        >>> env.close()
+    """
+    if not isinstance(engine, EnvBase):
+        got = engine.__name__ if isinstance(engine, type) else type(engine).__name__
+        raise TypeError(f"engine: got {got}, expected an env of gymbridge: {_advice(engine)}")
+    if not getattr(engine, "_copy", True):
+        raise ValueError(
+            "engine: got a batch with copy=False, whose results change at its next step, and TorchRL keeps them: "
+            "leave copy out"
+        )
+    return TorchRLEnv(engine)
+
+
+def _advice(given: Any) -> str:
+    """How an engine is made of what is none."""
+    if isinstance(given, torchrl_envs.EnvBase):
+        return "TorchRL's own env is one already"
+    if isinstance(given, gym.vector.VectorEnv):
+        return "gymbridge.vector.from_vector_env makes one of a vector env"
+    if isinstance(given, gym.Env):
+        return "gymbridge.envs.GymEnv makes one of a gymnasium.Env"
+    return "gymbridge.ParallelEnv(num_envs, create_env_fn) makes one of an id, a callable, or a list of these"

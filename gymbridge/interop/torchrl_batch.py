@@ -11,7 +11,8 @@ from tensordict import TensorDictBase
 
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_env import kept_generator
-from gymbridge.interop.torchrl_specs import spec_to_torchrl  # first: it says which extra is missing
+from gymbridge.interop.torchrl_specs import UnsupportedSpecError, spec_to_torchrl  # says which extra is missing
+from gymbridge.specs import Composite, Stacked, TensorSpec
 
 # isort: split
 from torchrl import envs as torchrl_envs
@@ -46,11 +47,14 @@ class TorchRLEnv(torchrl_envs.EnvBase):
         super().__init__(device=engine.device, batch_size=engine.batch_size)
         self.engine = engine
         self.__dict__["_batch_locked"] = engine.batch_locked  # TorchRL writes it to the class, where the last env wins
-        self.observation_spec = spec_to_torchrl(engine.full_observation_spec)
-        self.action_spec = spec_to_torchrl(engine.full_action_spec)
-        self.reward_spec = spec_to_torchrl(engine.full_reward_spec)
-        self.done_spec = spec_to_torchrl(engine.full_done_spec)
-        self.state_spec = spec_to_torchrl(engine.full_state_spec)
+        self.observation_spec = _converted("observation", engine.full_observation_spec)
+        self.action_spec = _converted("action", engine.full_action_spec)
+        self.reward_spec = _converted("reward", engine.full_reward_spec)
+        self.done_spec = _converted("done", engine.full_done_spec)
+        self.state_spec = _converted("state", engine.full_state_spec)
+        inputs = {*engine.full_action_spec.keys(True, True), *engine.full_state_spec.keys(True, True)}
+        shown = (*engine.full_observation_spec.keys(True, True), *engine.full_done_spec.keys(True, True))
+        self._shown = [key for key in shown if key not in inputs]
 
     # ---------------------------------------------------------------- reset and step
 
@@ -58,8 +62,32 @@ class TorchRLEnv(torchrl_envs.EnvBase):
         return self.engine.reset(tensordict, **kwargs)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """A step for a ``TransformedEnv``, in whose root observations need not be those of the engine any more.
+
+        An env that a mask leaves out shows what the engine has of it, which the transforms then work on.
+        """
+        if tensordict.get("_step", None) is not None:
+            tensordict = tensordict.exclude(*self._shown)
         following: TensorDictBase = self.engine.step(tensordict).get("next")
         return following
+
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """A step, in one round of the engine: :meth:`gymbridge.envs.EnvBase.step`.
+
+        Args:
+            tensordict: ``[*B]`` with the action, and the state if the env has any; a mask at ``"_step"`` picks envs.
+
+        Returns:
+            The same TensorDict with ``("next", …)``. An env that was not picked has its own observation and flags
+            there, and a reward of zero.
+        """
+        return self.engine.step(self._on_device(tensordict))
+
+    def _on_device(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if self.device is None or tensordict.device == self.device:
+            return tensordict
+        moved: TensorDictBase = tensordict.to(self.device)
+        return moved
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """A step, and a reset of the envs whose episode ended in it, in one round of the engine.
@@ -73,9 +101,7 @@ class TorchRLEnv(torchrl_envs.EnvBase):
         if self.__dict__.get("_compiled_step_and_maybe_reset") is not None:
             both: tuple[TensorDictBase, TensorDictBase] = super().step_and_maybe_reset(tensordict)
             return both
-        if self.device is not None and tensordict.device != self.device:
-            tensordict = tensordict.to(self.device)
-        return self.engine.step_and_maybe_reset(tensordict)
+        return self.engine.step_and_maybe_reset(self._on_device(tensordict))
 
     # ---------------------------------------------------------------- seeds, states, devices, the end
 
@@ -165,7 +191,8 @@ def to_torchrl(engine: EnvBase) -> TorchRLEnv:
     Raises:
         TypeError: no env of this package; the message says what to make of it.
         ValueError: a batch with ``copy=False``.
-        UnsupportedSpecError: a spec that TorchRL has no equal of; the message has the key.
+        UnsupportedSpecError: a spec that TorchRL has no equal of, or envs of several tasks whose specs at a key it
+            cannot stack (actions of several kinds, say); the message has the key.
 
     Example:
         >>> from gymbridge import ParallelEnv
@@ -184,6 +211,29 @@ def to_torchrl(engine: EnvBase) -> TorchRLEnv:
             "leave copy out"
         )
     return TorchRLEnv(engine)
+
+
+def _converted(kind: str, spec: Composite) -> Any:
+    """TorchRL's spec for the entries of one kind.
+
+    Raises:
+        UnsupportedSpecError: envs of several tasks have specs at a key that TorchRL cannot stack.
+    """
+    converted = spec_to_torchrl(spec)
+    for key in spec.keys(True, True):
+        try:
+            converted[key]
+        except RuntimeError as error:
+            raise UnsupportedSpecError(
+                f"{kind}_spec: the envs differ at {key!r} in a way that TorchRL has no stack for, got "
+                f"{_kinds(spec[key])}, expected one kind, dtype and number of dims"
+            ) from error
+    return converted
+
+
+def _kinds(spec: TensorSpec) -> str:
+    members = spec.unbind(spec.dim) if isinstance(spec, Stacked) else (spec,)
+    return ", ".join(f"{type(member).__name__} of shape {[*member.shape]} and {member.dtype}" for member in members)
 
 
 def _advice(given: Any) -> str:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from gymbridge.envs.inputs import DeviceLike
 
-__all__ = ["TorchRLEnv", "to_torchrl"]
+__all__ = ["GymbridgeEnv", "to_torchrl"]
 
 
-class TorchRLEnv(torchrl_envs.EnvBase):
+class GymbridgeEnv(torchrl_envs.EnvBase):
     """TorchRL's ``EnvBase`` over a gymbridge env; :func:`to_torchrl` makes it.
 
     What a step and a reset give is what the engine gives; :meth:`step_and_maybe_reset` is one round of it. Attributes
@@ -37,7 +37,7 @@ class TorchRLEnv(torchrl_envs.EnvBase):
 
     Example:
         >>> from gymbridge import SerialEnv
-        >>> env = TorchRLEnv(SerialEnv(2, "CartPole-v1"))
+        >>> env = GymbridgeEnv(SerialEnv(2, "CartPole-v1"))
         >>> env.rollout(5, break_when_any_done=False)["next", "observation"].shape
         torch.Size([2, 5, 4])
         >>> env.close()
@@ -157,7 +157,7 @@ class TorchRLEnv(torchrl_envs.EnvBase):
 
     # ---------------------------------------------------------------- copies, attributes, words
 
-    def __reduce__(self) -> tuple[Callable[[EnvBase], TorchRLEnv], tuple[EnvBase]]:
+    def __reduce__(self) -> tuple[Callable[[EnvBase], GymbridgeEnv], tuple[EnvBase]]:
         """The engine's configuration; what is unpickled starts an engine of its own."""
         return type(self), (self.engine,)
 
@@ -175,7 +175,7 @@ class TorchRLEnv(torchrl_envs.EnvBase):
         return f"{type(self).__name__}(engine={engine}, batch_size={[*self.batch_size]}, device={self.device})"
 
 
-def to_torchrl(engine: EnvBase) -> TorchRLEnv:
+def to_torchrl(engine: EnvBase) -> GymbridgeEnv:
     """A gymbridge env as a ``torchrl.envs.EnvBase``, for TorchRL's transforms, collectors and losses.
 
     Args:
@@ -210,7 +210,7 @@ def to_torchrl(engine: EnvBase) -> TorchRLEnv:
             "engine: got a batch with copy=False, whose results change at its next step, and TorchRL keeps them: "
             "leave copy out"
         )
-    return TorchRLEnv(engine)
+    return GymbridgeEnv(engine)
 
 
 def _converted(kind: str, spec: Composite) -> Any:

@@ -19,6 +19,7 @@ pytest.importorskip("torchrl")
 
 import gymnasium as gym
 import torch
+from collector_envs import ImageEnv, MaskedEnv, short_cartpole
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 from tensordict_zoo import (
@@ -37,7 +38,6 @@ from torchrl.collectors import Collector, MultiAsyncCollector, MultiSyncCollecto
 from torchrl.envs.utils import check_env_specs
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
-from torchrl_envs import ImageEnv, MaskedEnv, short_cartpole
 
 import gymbridge.interop.torchrl as front
 import gymbridge.interop.torchrl_batch as batch_module
@@ -45,7 +45,7 @@ import gymbridge.interop.torchrl_specs as specs_module
 from gymbridge import AsyncEnvPool, ParallelEnv, SerialEnv
 from gymbridge.envs import EnvBase, GymEnv
 from gymbridge.errors import WorkerDiedError
-from gymbridge.interop.torchrl import TorchRLEnv, to_torchrl
+from gymbridge.interop.torchrl import GymbridgeEnv, to_torchrl
 from gymbridge.vector import AsyncVectorEnv, SyncVectorEnv, from_vector_env
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -545,7 +545,7 @@ def test_copies_are_engines_of_their_own(engine: Callable[..., EnvBase], opened:
     td = env.rand_action(env.reset())
     for other in (pickle.loads(pickle.dumps(env)), copy.deepcopy(env)):
         opened(other)
-        assert type(other) is TorchRLEnv
+        assert type(other) is GymbridgeEnv
         assert other.engine is not env.engine
         assert other.batch_size == env.batch_size
         assert other.observation_spec == env.observation_spec
@@ -567,7 +567,7 @@ def test_attributes_are_those_of_the_engine_and_its_envs(opened: Any) -> None:
     assert not hasattr(env, "_repr_html_")
     with pytest.raises(AttributeError, match="no_such_thing"):
         _ = env.no_such_thing
-    assert repr(env) == "TorchRLEnv(engine=SerialEnv, batch_size=[2], device=None)"
+    assert repr(env) == "GymbridgeEnv(engine=SerialEnv, batch_size=[2], device=None)"
 
 
 def test_what_an_env_raises_comes_through(engine: Callable[..., EnvBase], opened: Any) -> None:
@@ -667,7 +667,7 @@ def test_options_of_a_collector(options: dict[str, Any]) -> None:
         assert batches[-1]["collector", "mask"].sum() == 30 * NUM_ENVS
 
 
-def of_two_workers() -> TorchRLEnv:
+def of_two_workers() -> GymbridgeEnv:
     return to_torchrl(ParallelEnv(2, short_cartpole))
 
 
@@ -781,6 +781,6 @@ def test_examples_of_the_modules_run(module: Any) -> None:
 
 def test_public_names_are_documented() -> None:
     assert all(getattr(front, name).__doc__ for name in front.__all__)
-    own = [name for name, value in vars(TorchRLEnv).items() if not name.startswith("_") and callable(value)]
+    own = [name for name, value in vars(GymbridgeEnv).items() if not name.startswith("_") and callable(value)]
     assert own
-    assert not [name for name in own if not vars(TorchRLEnv)[name].__doc__]
+    assert not [name for name in own if not vars(GymbridgeEnv)[name].__doc__]

@@ -130,6 +130,7 @@ def test_batches_of_batches_and_single_envs_pass_its_check(opened: Any) -> None:
     for own in (
         GymEnv("CartPole-v1"),
         SerialEnv(2, lambda: SerialEnv(2, "CartPole-v1")),
+        ParallelEnv(2, short_cartpole, on_worker_failure="restart"),
         from_vector_env(SyncVectorEnv([short_cartpole] * 2)),
         from_vector_env(gym.vector.SyncVectorEnv([short_cartpole] * 2)),
     ):

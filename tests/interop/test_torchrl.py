@@ -693,7 +693,7 @@ def test_options_of_a_collector(name: str) -> None:
 
 
 def test_a_collector_fills_a_replay_buffer() -> None:
-    buffer = theirs.ReplayBuffer(storage=theirs.LazyTensorStorage(1000), batch_size=16)
+    buffer = theirs.ReplayBuffer(storage=theirs.LazyTensorStorage(1000, ndim=2), batch_size=16)
     env = to_torchrl(SerialEnv(NUM_ENVS, short_cartpole))
     collector = Collector(
         env, act_by_sign, frames_per_batch=30 * NUM_ENVS, total_frames=60 * NUM_ENVS, replay_buffer=buffer

@@ -1,0 +1,486 @@
+"""Where everything of an EnvPool env stands: in the arrays that EnvPool gives and takes, and in a TensorDict.
+
+Nothing here needs EnvPool itself: what it says of an env is read, and its arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from gymbridge.engine.codes import Op
+from gymbridge.engine.layout import Leaf
+from gymbridge.envs.action_leaves import TensorDictActionLeaves
+from gymbridge.envs.done_groups import FLAGS
+from gymbridge.envs.gym_face import GymFaceOptions, batched_specs
+from gymbridge.envs.spec_keys import group_sizes
+from gymbridge.envs.tensordicts import Assembler, entry, leaf_paths
+from gymbridge.errors import EnvOutputError, UnsupportedSpaceError
+from gymbridge.spaces.naming import observation_tree
+from gymbridge.specs import Composite, Unbounded
+
+__all__ = ["Chunk", "EnvPoolLayout", "Part", "gathered", "put_rows"]
+
+Array: TypeAlias = npt.NDArray[Any]
+Ids: TypeAlias = npt.NDArray[np.int32]
+Key: TypeAlias = tuple[str, ...]
+
+PLAYERS = "players"
+"""The group of what each player of an env has, where there are several."""
+
+_STEP = int(Op.STEP)
+
+
+class Chunk(NamedTuple):
+    """What EnvPool gave of some envs.
+
+    Attributes:
+        ids: the envs.
+        columns: observations, infos, rewards, ``done`` and ``trunc``, an array each with a row an env.
+    """
+
+    ids: Ids
+    columns: list[Array]
+
+    @property
+    def ended(self) -> npt.NDArray[np.bool_]:
+        """Which of the envs ended their episode."""
+        ended: npt.NDArray[np.bool_] = self.columns[-2] | self.columns[-1]
+        return ended
+
+
+Part: TypeAlias = tuple[Chunk, int]
+"""A row of a chunk."""
+
+
+class _State(NamedTuple):
+    """One of EnvPool's arrays, and what is made of it.
+
+    Attributes:
+        at: its position among them.
+        key: of the leaf.
+        shape: of a row of it, or of a player's.
+        dtype: what it is cast to; None to leave it.
+        has_players: it has a row a player.
+    """
+
+    at: int
+    key: Key
+    shape: tuple[int, ...]
+    dtype: Any
+    has_players: bool
+
+
+class EnvPoolLayout:
+    """What an EnvPool env looks like as a TensorDict env, and what turns the one into the other.
+
+    Args:
+        spec: what EnvPool says of the env: its ``env.spec``.
+        device: of the specs.
+        categorical_action_encoding, reward_dtype: see :class:`~gymbridge.envs.GymEnv`.
+        info: None, ``"auto"`` for all infos, or a ``Composite`` of those to keep.
+
+    Attributes:
+        num_envs: ``N``.
+        num_players: players of an env; more than 1 have their own observations and rewards, under ``"players"``.
+        specs: the specs of the batch, of each kind one.
+
+    Raises:
+        UnsupportedSpaceError: an env whose actions are several arrays.
+        ValueError, TypeError: an ``info`` that the env has not, or a ``reward_dtype`` that is none.
+    """
+
+    def __init__(
+        self,
+        spec: Any,
+        *,
+        device: torch.device | None = None,
+        categorical_action_encoding: bool = True,
+        info: Composite | Literal["auto"] | None = None,
+        reward_dtype: torch.dtype = torch.float32,
+    ):
+        self.num_envs = int(spec.config.num_envs)
+        self.num_players = int(spec.config.max_num_players)
+        states: dict[str, Any] = spec.state_array_spec
+        names = [*states]
+        self._ids, self._player_ids = names.index("info:env_id"), names.index("info:players.env_id")
+        infos = _infos(names, states)
+        options = GymFaceOptions(
+            categorical_action_encoding=categorical_action_encoding,
+            info_spec=_all_infos(infos, self.num_players) if isinstance(info, str) and info == "auto" else info,
+            reward_dtype=reward_dtype,
+        )
+        self._options, self._device = options, device
+        self._observation_space = _with_true_bounds(spec.observation_space)
+        self._action_name, self._action_space, action = _action_of(spec)
+        self._action_names = [*spec.action_array_spec]
+        self._action_dtype = np.dtype(action.dtype)
+        self._acts_by_player = self.num_players > 1 and self._action_name.startswith(f"{PLAYERS}.")
+
+        self._states = self._observation_states(names, states)
+        self._states += [_info_state(leaf, infos, self.num_players) for leaf in options.host.info_leaves]
+        self._num_shown = len(self._states)
+        for name in ("reward", "done", "trunc"):
+            shape = tuple(states[name].shape)
+            self._states.append(_State(names.index(name), (name,), (), None, shape[:1] == (-1,)))
+        self._plain = None if self.num_players > 1 else self._plain_picks(states)
+        self.specs = self._make_specs((self.num_envs,))
+        self._forms: dict[int, _Form] = {}
+
+    # ---------------------------------------------------------------- what there is
+
+    def _observation_states(self, names: Sequence[str], states: Mapping[str, Any]) -> list[_State]:
+        tree = observation_tree(self._observation_space)
+        own = [at for at, name in enumerate(names) if name.partition(":")[0] == "obs"]
+        if tree.is_leaf:
+            positions: list[Any] = own
+        else:
+            positions = tree.flatten(_nested({_path(names[at])[1:]: at for at in own}))
+        made = []
+        for leaf, at in zip(tree.leaves, positions, strict=True):
+            given = states[names[at]]
+            has_players = tuple(given.shape)[:1] == (-1,)
+            key = (PLAYERS, *leaf.key) if has_players and self.num_players > 1 else leaf.key
+            cast = None if leaf.dtype == given.dtype else leaf.dtype
+            made.append(_State(at, key, tuple(leaf.shape), cast, has_players))
+        return made
+
+    def _plain_picks(self, states: Mapping[str, Any]) -> list[tuple[int, tuple[int, ...] | None, Any]]:
+        """Position, shape of a row where EnvPool's is another, and dtype where it is another."""
+        given = [*states.values()]
+        picks = []
+        for state in self._states:
+            shape = tuple(size for size in given[state.at].shape if size != -1)
+            picks.append((state.at, None if shape == state.shape else state.shape, state.dtype))
+        return picks
+
+    def _make_specs(self, size: tuple[int, ...]) -> dict[str, Composite]:
+        """The specs of a batch of this size."""
+        batch_size, device = torch.Size(size), self._device
+        if self.num_players == 1:
+            spaces = self._observation_space, self._action_space
+            return batched_specs(*spaces, batch_size, device, self._options)
+        # of each player, and without infos, which keep the env's batch size
+        one_each = replace(self._options, info_spec=None)
+        of_players = batched_specs(
+            self._observation_space, self._action_space, torch.Size((*size, self.num_players)), device, one_each
+        )
+        of_envs = batched_specs(self._observation_space, self._action_space, batch_size, device, self._options)
+        shown, own = of_players["observation"], of_envs["observation"]
+        group = Composite(shape=(*size, self.num_players), device=device)
+        observations = Composite(shape=batch_size, device=device)
+        for state in self._states[: self._num_shown]:
+            if state.key[0] == PLAYERS:
+                group.set(state.key[1:], shown[state.key[1:]])
+            elif state.key[0] != "info":
+                observations.set(state.key, own[state.key])
+        observations.set(PLAYERS, group)
+        if "info" in own.keys():
+            observations.set("info", own["info"])
+        reward = Unbounded((*size, self.num_players, 1), device=device, dtype=self._options.reward_dtype)
+        return {
+            "observation": observations,
+            "action": _in_group(of_players["action"], batch_size, device)
+            if self._acts_by_player
+            else of_envs["action"],
+            "reward": _in_group(
+                Composite(reward=reward, shape=(*size, self.num_players), device=device), batch_size, device
+            ),
+            "done": of_envs["done"],
+            "state": of_envs["state"],
+        }
+
+    # ---------------------------------------------------------------- what EnvPool gave
+
+    def chunk(self, states: Sequence[Array], *, ordered: bool) -> Chunk:
+        """What EnvPool gave, a row an env.
+
+        Args:
+            states: EnvPool's arrays.
+            ordered: the rows are in the order of what was sent, and may stay so; else they are put in that of the envs.
+
+        Raises:
+            EnvOutputError: an env with another number of players than it is to have.
+        """
+        ids = states[self._ids]
+        if self._plain is None:
+            return self._chunk_of_players(ids, states)
+        columns = []
+        for at, shape, dtype in self._plain:
+            array = states[at]
+            if shape is not None:
+                array = array.reshape((len(array), *shape))
+            columns.append(array if dtype is None else array.astype(dtype))
+        if ordered or len(ids) == 1:
+            return Chunk(ids, columns)
+        order = np.argsort(ids)
+        return Chunk(ids[order], [column[order] for column in columns])
+
+    def _chunk_of_players(self, ids: Ids, states: Sequence[Array]) -> Chunk:
+        owners, num_envs = states[self._player_ids], len(ids)
+        by_env, by_player = np.argsort(ids), np.argsort(owners, kind="stable")
+        if not np.array_equal(owners[by_player], np.repeat(ids[by_env], self.num_players)):
+            raise EnvOutputError(
+                f"players: got the players of envs {owners.tolist()}, expected {self.num_players} of each of "
+                f"{ids.tolist()}"
+            )
+        columns = []
+        for state in self._states:
+            array = states[state.at]
+            if state.has_players:
+                array = array[by_player].reshape((num_envs, self.num_players, *state.shape))
+            else:
+                array = array[by_env].reshape((num_envs, *state.shape))
+            columns.append(array if state.dtype is None else array.astype(state.dtype))
+        return Chunk(ids[by_env], columns)
+
+    def form(self, num_rows: int) -> _Form:
+        """What makes the TensorDicts of so many envs, and takes their actions."""
+        if num_rows not in self._forms:
+            self._forms[num_rows] = _Form(self, num_rows)
+        return self._forms[num_rows]
+
+    def sent(self, ids: Ids, actions: Array) -> list[Array]:
+        """What EnvPool is sent, to step envs with these actions."""
+        players = np.repeat(ids, self.num_players) if self._acts_by_player else ids
+        arrays = {"env_id": ids, "players.env_id": players, self._action_name: actions}
+        return [arrays[name] for name in self._action_names]
+
+    def spread(self, chunk: Chunk) -> Chunk:
+        """The columns of all envs, zeros where the chunk has none."""
+        columns = [np.zeros((self.num_envs, *column.shape[1:]), column.dtype) for column in chunk.columns]
+        for whole, column in zip(columns, chunk.columns, strict=True):
+            whole[chunk.ids] = column
+        return Chunk(np.arange(self.num_envs, dtype=np.int32), columns)
+
+
+class _Form:
+    """The TensorDicts of so many envs of one layout.
+
+    Attributes:
+        keys: of the leaves that an env shows: observations and infos.
+    """
+
+    def __init__(self, layout: EnvPoolLayout, num_rows: int):
+        self._layout = layout
+        specs = layout._make_specs((num_rows,))
+        batch_size = torch.Size((num_rows,))
+        self.keys: list[Key] = []
+        self._has_masks: list[bool] = []
+        for state in layout._states[: layout._num_shown]:
+            self.keys.append(state.key)
+            self._has_masks.append(state.key[0] == "info")
+            if state.key[0] == "info":
+                self.keys.append(("info", "_mask", *state.key[1:]))
+        self._any_masks = any(self._has_masks)
+        self._num_rows = num_rows
+        self._reward_dtype = None if layout._options.reward_dtype is torch.float32 else layout._options.reward_dtype
+        reward = (PLAYERS, "reward") if layout.num_players > 1 else ("reward",)
+        groups = group_sizes(specs["observation"]) | group_sizes(specs["reward"])
+        self._root = Assembler([*self.keys, *((name,) for name in FLAGS)], batch_size, None, groups)
+        self._next = Assembler([*self.keys, reward, *((name,) for name in FLAGS)], batch_size, None, groups)
+        rows = torch.Size((num_rows, layout.num_players)) if layout._acts_by_player else batch_size
+        action = specs["action"][PLAYERS, "action"] if layout._acts_by_player else specs["action"]["action"]
+        self._actions = TensorDictActionLeaves(
+            layout._action_space, action, rows, layout._options.categorical_action_encoding
+        )
+        self._steps = bytes([_STEP]) * rows.numel()
+
+    def actions(self, tensordict: TensorDictBase, rows: Ids | None = None) -> Array:
+        """The actions as EnvPool takes them, of all rows or of these.
+
+        Raises:
+            KeyError, ValueError, TypeError, SpecError: see :class:`TensorDictActionLeaves`.
+        """
+        layout, ops = self._layout, self._steps
+        given: Any = tensordict
+        if layout._acts_by_player:
+            given = entry(tensordict, PLAYERS)
+            if given is None:
+                raise KeyError(f"{PLAYERS}.action: missing, expected an action of each player")
+        if rows is not None:
+            stepped = np.zeros((self._num_rows, layout.num_players if layout._acts_by_player else 1), np.uint8)
+            stepped[rows] = _STEP
+            ops = stepped.tobytes()
+        [actions] = self._actions(given, ops)
+        if layout._acts_by_player:
+            actions = actions.reshape((self._num_rows, layout.num_players, *actions.shape[1:]))
+        if rows is not None:
+            actions = actions[rows]
+        if layout._acts_by_player:
+            actions = actions.reshape((-1, *actions.shape[2:]))
+        return np.ascontiguousarray(actions, layout._action_dtype)
+
+    def shown(self, chunk: Chunk) -> list[torch.Tensor]:
+        """Observations and infos, a tensor a key."""
+        columns = chunk.columns[: self._layout._num_shown]
+        if not self._any_masks:
+            return [torch.from_numpy(column) for column in columns]
+        tensors = []
+        for column, has_mask in zip(columns, self._has_masks, strict=True):
+            tensors.append(torch.from_numpy(column))
+            if has_mask:  # EnvPool gives every info with every state
+                tensors.append(torch.ones(self._num_rows, dtype=torch.bool))
+        return tensors
+
+    def root(self, chunk: Chunk) -> TensorDict:
+        """What a reset gave."""
+        flags = [torch.zeros((self._num_rows, 1), dtype=torch.bool) for _ in FLAGS]
+        return self._root([*self.shown(chunk), *flags])
+
+    def following(self, chunk: Chunk) -> TensorDict:
+        """What stands under ``"next"`` after a step."""
+        *_, rewards, done, truncated = chunk.columns
+        reward = torch.from_numpy(rewards).unsqueeze(-1)
+        if self._reward_dtype is not None:
+            reward = reward.to(self._reward_dtype)
+        flags = [(done | truncated)[:, None], (done & ~truncated)[:, None], truncated[:, None]]
+        return self._next([*self.shown(chunk), reward, *map(torch.from_numpy, flags)])
+
+
+def gathered(parts: Sequence[Part]) -> Chunk:
+    """Rows of chunks, as one in this order.
+
+    Example:
+        >>> first = Chunk(np.array([0, 2], np.int32), [np.array([1.0, 2.0])])
+        >>> other = Chunk(np.array([1], np.int32), [np.array([3.0])])
+        >>> gathered([(first, 0), (other, 0), (first, 1)]).columns
+        [array([1., 3., 2.])]
+    """
+    first = parts[0][0]
+    chunks = {id(chunk): chunk for chunk, _ in parts}
+    if len(chunks) == 1:
+        positions = [at for _, at in parts]
+        if positions == [*range(len(first.ids))]:
+            return first
+        return Chunk(first.ids[positions], [column[positions] for column in first.columns])
+    ids = np.empty(len(parts), np.int32)
+    columns = [np.empty((len(parts), *column.shape[1:]), column.dtype) for column in first.columns]
+    for number, chunk in chunks.items():
+        rows = [row for row, (own, _) in enumerate(parts) if id(own) == number]
+        positions = [parts[row][1] for row in rows]
+        ids[rows] = chunk.ids[positions]
+        for whole, column in zip(columns, chunk.columns, strict=True):
+            whole[rows] = column[positions]
+    return Chunk(ids, columns)
+
+
+def put_rows(tensordict: TensorDictBase, rows: Sequence[int] | Ids, begun: TensorDictBase) -> None:
+    """Writes what some envs began with into their rows, in place.
+
+    Example:
+        >>> td = TensorDict(x=torch.zeros(3), batch_size=[3])
+        >>> put_rows(td, [2], TensorDict(x=torch.ones(1), batch_size=[1]))
+        >>> td["x"]
+        tensor([0., 0., 1.])
+    """
+    index = torch.as_tensor(rows, dtype=torch.int64)
+    for key in leaf_paths(begun):
+        whole = tensordict.get(key)
+        whole[index.to(whole.device)] = begun.get(key)
+
+
+class _Info(NamedTuple):
+    """An info that EnvPool gives: where, the shape of an array's rows, whether a row is a player's, and its dtype."""
+
+    at: int
+    shape: tuple[int, ...]
+    has_players: bool
+    dtype: Any
+
+    def shape_in(self, num_players: int) -> tuple[int, ...]:
+        """The shape that it has in an env."""
+        return (num_players, *self.shape) if self.has_players and num_players > 1 else self.shape
+
+
+def _infos(names: Sequence[str], states: Mapping[str, Any]) -> dict[Key, _Info]:
+    """The infos that EnvPool's gymnasium API has, by their path."""
+    found = {}
+    for at, name in enumerate(names):
+        if name != "elapsed_step" and name.partition(":")[0] != "info":
+            continue
+        path = (name,) if name == "elapsed_step" else _path(name)[1:]
+        shape = tuple(states[name].shape)
+        has_players = shape[:1] == (-1,)
+        found[path] = _Info(at, shape[1:] if has_players else shape, has_players, np.dtype(states[name].dtype))
+    return found
+
+
+def _all_infos(infos: Mapping[Key, _Info], num_players: int) -> Composite:
+    """The specs of all infos of an env."""
+    spec = Composite()
+    for path, info in infos.items():
+        spec.set(path, Unbounded(info.shape_in(num_players), dtype=torch.from_numpy(np.empty(0, info.dtype)).dtype))
+    return spec
+
+
+def _info_state(leaf: Leaf, infos: Mapping[Key, _Info], num_players: int) -> _State:
+    """What is made of an info that is kept.
+
+    Raises:
+        ValueError: EnvPool has none of this name, or of another shape, or of a dtype that this one cannot hold.
+    """
+    name, info = ".".join(leaf.key), infos.get(leaf.key)
+    if info is None:
+        known = sorted(map(".".join, infos))
+        raise ValueError(f"info: got {name!r}, expected some of {known}")
+    shape = info.shape_in(num_players)
+    if leaf.shape != shape or not np.can_cast(info.dtype, leaf.dtype, "same_kind"):
+        raise ValueError(
+            f"info.{name}: got shape {leaf.shape} and dtype {leaf.dtype}, expected {shape} and {info.dtype}"
+        )
+    cast = None if leaf.dtype == info.dtype else leaf.dtype
+    return _State(info.at, ("info", *leaf.key), info.shape, cast, info.has_players)
+
+
+def _path(name: str) -> Key:
+    """``"obs:arm.angle"`` -> ``("obs", "arm", "angle")``."""
+    return tuple(name.replace(":", ".").split("."))
+
+
+def _nested(leaves: Mapping[Key, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for path, value in leaves.items():
+        group = made
+        for part in path[:-1]:
+            group = group.setdefault(part, {})
+        group[path[-1]] = value
+    return made
+
+
+def _with_true_bounds(space: gym.Space[Any]) -> gym.Space[Any]:
+    """The space without bounds that EnvPool did not mean.
+
+    Where an env says none, EnvPool has the smallest positive number of the dtype as the lower one.
+    """
+    if isinstance(space, gym.spaces.Dict):
+        return gym.spaces.Dict({key: _with_true_bounds(part) for key, part in space.spaces.items()})
+    if not isinstance(space, gym.spaces.Box) or space.dtype.kind != "f":
+        return space
+    limits = np.finfo(space.dtype)
+    unbounded = (space.low == limits.tiny) & (space.high == limits.max)
+    if not unbounded.any():
+        return space
+    low, high = np.where(unbounded, -np.inf, space.low), np.where(unbounded, np.inf, space.high)
+    return gym.spaces.Box(low.astype(space.dtype), high.astype(space.dtype), space.shape, space.dtype.type)
+
+
+def _action_of(spec: Any) -> tuple[str, gym.Space[Any], Any]:
+    """Name, space of one env or player, and array of the actions."""
+    actions = {name: given for name, given in spec.action_array_spec.items() if not name.endswith("env_id")}
+    if len(actions) != 1:
+        raise UnsupportedSpaceError(f"action: got the arrays {[*actions]}, expected one")
+    [(name, given)] = actions.items()
+    return name, _with_true_bounds(spec.action_space), given
+
+
+def _in_group(own: Composite, batch_size: torch.Size, device: torch.device | None) -> Composite:
+    """The specs of players, in the group that they have in the env's."""
+    return Composite({PLAYERS: own}, shape=batch_size, device=device)

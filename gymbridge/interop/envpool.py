@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +50,11 @@ from gymbridge.envs.tensordicts import entry
 from gymbridge.envs.transitions import keep_asleep, put_next
 from gymbridge.errors import UnpicklableError
 from gymbridge.interop.envpool_calls import EnvPoolCalls
-from gymbridge.interop.envpool_layout import Chunk, EnvPoolLayout, gathered, put_rows
+from gymbridge.interop.envpool_layout import Blank, Chunk, EnvPoolLayout, gathered, put_rows
 from gymbridge.specs import Composite
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["MultiThreadedEnv", "MultiThreadedEnvWrapper"]
 
@@ -107,6 +110,11 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         torch.Size([4, 20])
         >>> env.close()
     """
+
+    _made_latest: TensorDictBase | None = None
+    """What each env shows; out of date where there is a ``_last``."""
+    _last: Chunk | None = None
+    """What EnvPool gave in the last step of all envs."""
 
     def __init__(
         self,
@@ -175,35 +183,92 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
                     f"seed: got {seed} for envs {ids.tolist()}, expected a reset of all, which EnvPool seeds"
                 )
             self._set_seed(self._checked_seed(seed, static_seed=False))
-        return self._moved(self._form.root(self._whole(self._reset_round(ids))))
+        return self._form.root(self._whole(self._reset_round(ids)))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDict:
         ids = self._picked(tensordict, "_step")
         some = None if ids is self._all_ids else ids
-        if not self._all_run:
-            self._require_running("step", ids)
+        self._require_running("step", ids)
         actions = self._form.actions(tensordict, some)
-        return self._moved(self._form.following(self._whole(self._step_round(ids, actions))))
+        return self._form.following(self._whole(self._step_round(ids, actions)))
+
+    def _next(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
+        """See :class:`EnvBase`; where all envs step there is nothing to merge."""
+        if mask is not None:
+            return super()._next(tensordict, mask)
+        blank, self._last = self._stepped_all(tensordict, with_root=False, carries=False)
+        return self._form.moved(blank.following)
 
     def _advance(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> tuple[TensorDictBase, TensorDictBase]:
         """See :class:`EnvBase`; what the reset gives is put into its rows alone."""
+        if mask is not None:
+            return self._advance_some(tensordict, mask)
+        has_more = entry(tensordict, "next") is not None
+        carries = self._form.is_on_cpu and not has_more
+        blank, chunk = self._stepped_all(tensordict, with_root=True, carries=carries)
+        following = self._form.moved(blank.following)
+        put_next(tensordict, following)
+        if chunk.any_done:
+            self._require_partial_reset(None if chunk.done.all() else torch.from_numpy(chunk.done))
+            begun = self._reset_round(np.flatnonzero(chunk.done).astype(np.int32))
+            blank.begin(begun)
+            chunk = chunk.with_begun(begun)
+        self._last = chunk
+        assert blank.root is not None
+        root = self._form.moved(blank.root)
+        if not carries:
+            if has_more:  # what the caller had under "next" already
+                self._spec_plan.next_root.carry(following, root)
+            self._spec_plan.next_root.carry(tensordict, root)
+        return tensordict, root
+
+    def _stepped_all(self, tensordict: TensorDictBase, *, with_root: bool, carries: bool) -> tuple[Blank, Chunk]:
+        """Steps all envs.
+
+        Args:
+            carries: what the env has nothing to say about goes from the TensorDict to the next root.
+        """
+        if not self._all_run:
+            self._require_running("step", self._all_ids)
+        self._require_receivable("step", self.num_workers)
+        sent = self._layout.sent(self._all_ids, self._form.actions(tensordict))
+        try:
+            self._pool._send(sent)
+            blank = self._form.blank(with_root=with_root)
+            if carries:
+                assert blank.root is not None
+                self._spec_plan.next_root.carry(tensordict, blank.root)
+            chunk = self._received(self.num_workers)
+        except BaseException:
+            self._lose()
+            raise
+        blank.fill(chunk)
+        self._note_ends(chunk)
+        return blank, chunk
+
+    def _advance_some(self, tensordict: TensorDictBase, mask: torch.Tensor) -> tuple[TensorDictBase, TensorDictBase]:
         tensordict = put_next(tensordict, self._next(tensordict, mask))
         root = self.step_mdp(tensordict)
-        if mask is not None:
-            keep_asleep(root, tensordict, mask, self._shown(tensordict))
-        if self._all_run:
-            return tensordict, root
-        ended = self._states == _ENDED
-        if mask is not None:
-            ended &= mask.numpy()
-        if ended.any():
-            self._require_partial_reset(None if ended.all() else torch.from_numpy(ended))
-            ids = np.flatnonzero(ended).astype(np.int32)
-            begun = self._moved(self._layout.form(len(ids)).root(self._reset_round(ids)))
+        keep_asleep(root, tensordict, mask, self._shown(tensordict))
+        ids = np.flatnonzero((self._states == _ENDED) & mask.numpy()).astype(np.int32)
+        if len(ids):
+            begun = self._layout.form(len(ids)).root(self._reset_round(ids))
             put_rows(root, ids, begun)
-            if self._latest is not None:
-                put_rows(self._latest, ids, begun)
+            latest = self._latest
+            assert latest is not None  # of the step
+            put_rows(latest, ids, begun)
         return tensordict, root
+
+    @property
+    def _latest(self) -> TensorDictBase | None:
+        """See :class:`EnvBase`; after a step of all envs it is made when somebody asks for it."""
+        if self._last is not None:
+            self._made_latest, self._last = self._form.following(self._last), None
+        return self._made_latest
+
+    @_latest.setter
+    def _latest(self, latest: TensorDictBase | None) -> None:
+        self._made_latest, self._last = latest, None
 
     def _picked(self, tensordict: TensorDictBase | None, name: str) -> Ids:
         """The envs that a mask picks."""
@@ -212,9 +277,6 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
 
     def _whole(self, chunk: Chunk) -> Chunk:
         return chunk if len(chunk.ids) == self.num_workers else self._layout.spread(chunk)
-
-    def _moved(self, made: TensorDict) -> TensorDict:
-        return made if self._device is None else made.to(self._device)
 
     def _require_running(self, call: str, ids: Ids) -> None:
         states = self._states.tobytes()
@@ -247,11 +309,13 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         except BaseException:
             self._lose()
             raise
-        ended = chunk.ended
-        if ended.any():
-            self._states[chunk.ids[ended]] = _ENDED
-            self._all_run = False
+        self._note_ends(chunk)
         return chunk
+
+    def _note_ends(self, chunk: Chunk) -> None:
+        if chunk.any_done:
+            self._states[chunk.ids[chunk.done]] = _ENDED
+            self._all_run = False
 
     def _received(self, num_rows: int) -> Chunk:
         """What so many envs did that were given work, all there are."""
@@ -446,20 +510,19 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
             except BaseException:
                 self._lose()
                 raise
-        return self._calls.received(op, wanted.max_get, self._moved, self.step_mdp)
+        return self._calls.received(op, wanted.max_get, self.step_mdp)
 
     def _take(self, chunk: Chunk) -> None:
         """Notes what EnvPool gave, and has it reset envs that ended and are to be."""
         resets = self._calls.take(chunk)
         if len(resets):
             self._pool._reset(resets)
-        ended = chunk.ended
-        if ended.any():
-            self._states[np.setdiff1d(chunk.ids[ended], resets)] = _ENDED
+        if chunk.any_done:
+            self._states[np.setdiff1d(chunk.ids[chunk.done], resets)] = _ENDED
             self._all_run = False
 
     def _require_nothing_under_way(self, call: str) -> None:
-        if self._calls.busy:
+        if self._calls.is_busy:
             raise RuntimeError(
                 f"{call}: refused while envs {self._calls.busy} have work under way, or results that were not received"
             )
@@ -494,6 +557,13 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         own = self._pool.spec.config
         self._is_to_be_made_anew = seed is not None or bool((self._states == _FAILED).any())
         self._config = own if seed is None else own._replace(seed=seed, env_seed=[])
+
+    def to(self, device: DeviceLike) -> Self:
+        """See :meth:`EnvBase.to`."""
+        super().to(device)
+        self._layout.to(self.device)
+        self._form = self._layout.form(self.num_workers)
+        return self
 
     @property
     def env(self) -> Any:

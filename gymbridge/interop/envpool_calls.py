@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 
 from gymbridge.engine.codes import CALLS, Op
 from gymbridge.envs.sent_rows import Sent, together
@@ -58,6 +58,11 @@ class EnvPoolCalls:
         self._done: dict[Op, list[int]] = {op: [] for op in CALLS}
         self._op_of: dict[int, Op] = {}
         self.at_work = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is under way, or was not received."""
+        return bool(self._op_of)
 
     @property
     def busy(self) -> list[int]:
@@ -123,7 +128,7 @@ class EnvPoolCalls:
         """
         self.at_work -= len(chunk.ids)
         resets = []
-        for at, (row, ended) in enumerate(zip(chunk.ids.tolist(), chunk.ended.tolist(), strict=True)):
+        for at, (row, ended) in enumerate(zip(chunk.ids.tolist(), chunk.done.tolist(), strict=True)):
             op = self._op_of[row]
             work = self._works[op][row]
             if op == Op.RESET or work.final is not None:
@@ -141,19 +146,17 @@ class EnvPoolCalls:
         self,
         op: Op,
         max_get: int | None,
-        moved: Callable[[TensorDict], TensorDict],
         next_root: Callable[[TensorDictBase], TensorDictBase],
     ) -> Any:
         """What envs gave that have done what they were sent, those that came first; they are idle then.
 
         Args:
-            moved: puts what EnvPool gave on the device where it is to be.
             next_root: makes the root after a step.
         """
         done = self._done[op]
         rows = sorted(done[:max_get])
         works = [self._works[op][row] for row in rows]
-        made = self._made(op, rows, works, moved, next_root)
+        made = self._made(op, rows, works, next_root)
         self._done[op] = done[len(rows) :]
         for row in rows:
             del self._works[op][row], self._op_of[row]
@@ -164,28 +167,27 @@ class EnvPoolCalls:
         op: Op,
         rows: Sequence[int],
         works: Sequence[_Work],
-        moved: Callable[[TensorDict], TensorDict],
         next_root: Callable[[TensorDictBase], TensorDictBase],
     ) -> Any:
         td = together([(work.sent, work.at) for work in works], dense=True)
         index = torch.from_numpy(np.array(rows, np.int64))
         form = self._layout.form(len(rows))
         if op == Op.RESET:
-            first: TensorDictBase = moved(form.root(gathered([_there(work.first) for work in works])))
+            first: TensorDictBase = form.root(gathered([_there(work.first) for work in works]))
             if td is not None:
                 first = put_first(td, first, [("_reset",)])
             _put_index(first, index)
             return first
         assert td is not None  # a step is given its actions
         _put_index(td, index)
-        put_next(td, moved(form.following(gathered([_there(work.final) for work in works]))))
+        put_next(td, form.following(gathered([_there(work.final) for work in works])))
         if op == Op.STEP:
             return td
         root = next_root(td)
         reset = [at for at, work in enumerate(works) if work.first is not None]
         if reset:
             parts = gathered([_there(works[at].first) for at in reset])
-            put_rows(root, reset, moved(self._layout.form(len(reset)).root(parts)))
+            put_rows(root, reset, self._layout.form(len(reset)).root(parts))
         return td, root
 
 

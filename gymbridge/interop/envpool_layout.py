@@ -36,24 +36,51 @@ PLAYERS = "players"
 """The group of what each player of an env has, where there are several."""
 
 _STEP = int(Op.STEP)
+_TRUE = b"\x01"
 
 
 class Chunk(NamedTuple):
-    """What EnvPool gave of some envs.
+    """What EnvPool gave of some envs: arrays with a row an env.
 
     Attributes:
         ids: the envs.
-        columns: observations, infos, rewards, ``done`` and ``trunc``, an array each with a row an env.
+        shown: observations and infos, a column a leaf.
+        rewards: of each env, or each of its players.
+        done: which ended their episode.
+        truncated: which of these were cut off.
+        any_done: whether one ended.
     """
 
     ids: Ids
-    columns: list[Array]
+    shown: list[Array]
+    rewards: Array
+    done: Array
+    truncated: Array
+    any_done: bool
+
+    @classmethod
+    def of(cls, ids: Ids, columns: list[Array]) -> Chunk:
+        """Of the columns, the last three of which are rewards, EnvPool's ``done`` and ``trunc``."""
+        *shown, rewards, done, truncated = columns
+        ended = done | truncated
+        return cls(ids, shown, rewards, ended, truncated, _TRUE in ended.tobytes())  # a tenth of what any() takes
 
     @property
-    def ended(self) -> npt.NDArray[np.bool_]:
-        """Which of the envs ended their episode."""
-        ended: npt.NDArray[np.bool_] = self.columns[-2] | self.columns[-1]
-        return ended
+    def columns(self) -> list[Array]:
+        """All of them."""
+        return [*self.shown, self.rewards, self.done, self.truncated]
+
+    def copied(self) -> Chunk:
+        """With ``shown`` of its own."""
+        return self._replace(shown=[column.copy() for column in self.shown])
+
+    def with_begun(self, begun: Chunk) -> Chunk:
+        """With what envs began with that were reset; ``shown`` is changed in place."""
+        for whole, column in zip(self.shown, begun.shown, strict=True):
+            whole[begun.ids] = column
+        done, truncated = self.done.copy(), self.truncated.copy()
+        done[begun.ids] = truncated[begun.ids] = False
+        return self._replace(done=done, truncated=truncated)
 
 
 Part: TypeAlias = tuple[Chunk, int]
@@ -83,12 +110,13 @@ class EnvPoolLayout:
 
     Args:
         spec: what EnvPool says of the env: its ``env.spec``.
-        device: of the specs.
+        device: of the specs, and of what is made; None for the CPU, without saying so.
         categorical_action_encoding, reward_dtype: see :class:`~gymbridge.envs.GymEnv`.
         info: None, ``"auto"`` for all infos, or a ``Composite`` of those to keep.
 
     Attributes:
         num_envs: ``N``.
+        device: as it was given.
         num_players: players of an env; more than 1 have their own observations and rewards, under ``"players"``.
         specs: the specs of the batch, of each kind one.
 
@@ -117,10 +145,11 @@ class EnvPoolLayout:
             info_spec=_all_infos(infos, self.num_players) if isinstance(info, str) and info == "auto" else info,
             reward_dtype=reward_dtype,
         )
-        self._options, self._device = options, device
+        self._options, self.device = options, device
         self._observation_space = _with_true_bounds(spec.observation_space)
         self._action_name, self._action_space, action = _action_of(spec)
-        self._action_names = [*spec.action_array_spec]
+        order = [("env_id", "players.env_id", self._action_name).index(name) for name in spec.action_array_spec]
+        self._order = None if order == [0, 1, 2] else order
         self._action_dtype = np.dtype(action.dtype)
         self._acts_by_player = self.num_players > 1 and self._action_name.startswith(f"{PLAYERS}.")
 
@@ -130,6 +159,8 @@ class EnvPoolLayout:
         for name in ("reward", "done", "trunc"):
             shape = tuple(states[name].shape)
             self._states.append(_State(names.index(name), (name,), (), None, shape[:1] == (-1,)))
+        given = [*states.values()]
+        self._dtypes = [np.dtype(given[each.at].dtype if each.dtype is None else each.dtype) for each in self._states]
         self._plain = None if self.num_players > 1 else self._plain_picks(states)
         self.specs = self._make_specs((self.num_envs,))
         self._forms: dict[int, _Form] = {}
@@ -163,7 +194,7 @@ class EnvPoolLayout:
 
     def _make_specs(self, size: tuple[int, ...]) -> dict[str, Composite]:
         """The specs of a batch of this size."""
-        batch_size, device = torch.Size(size), self._device
+        batch_size, device = torch.Size(size), self.device
         if self.num_players == 1:
             spaces = self._observation_space, self._action_space
             return batched_specs(*spaces, batch_size, device, self._options)
@@ -219,9 +250,9 @@ class EnvPoolLayout:
                 array = array.reshape((len(array), *shape))
             columns.append(array if dtype is None else array.astype(dtype))
         if ordered or len(ids) == 1:
-            return Chunk(ids, columns)
+            return Chunk.of(ids, columns)
         order = np.argsort(ids)
-        return Chunk(ids[order], [column[order] for column in columns])
+        return Chunk.of(ids[order], [column[order] for column in columns])
 
     def _chunk_of_players(self, ids: Ids, states: Sequence[Array]) -> Chunk:
         owners, num_envs = states[self._player_ids], len(ids)
@@ -239,7 +270,15 @@ class EnvPoolLayout:
             else:
                 array = array[by_env].reshape((num_envs, *state.shape))
             columns.append(array if state.dtype is None else array.astype(state.dtype))
-        return Chunk(ids[by_env], columns)
+        return Chunk.of(ids[by_env], columns)
+
+    def columns(self, num_rows: int) -> list[tuple[tuple[int, ...], Any]]:
+        """Shape and dtype of the column of each leaf that so many envs show, and of the rewards."""
+        made = []
+        for state, dtype in zip(self._states[:-2], self._dtypes, strict=False):
+            players = (self.num_players,) if state.has_players and self.num_players > 1 else ()
+            made.append(((num_rows, *players, *state.shape), dtype))
+        return made
 
     def form(self, num_rows: int) -> _Form:
         """What makes the TensorDicts of so many envs, and takes their actions."""
@@ -250,15 +289,20 @@ class EnvPoolLayout:
     def sent(self, ids: Ids, actions: Array) -> list[Array]:
         """What EnvPool is sent, to step envs with these actions."""
         players = np.repeat(ids, self.num_players) if self._acts_by_player else ids
-        arrays = {"env_id": ids, "players.env_id": players, self._action_name: actions}
-        return [arrays[name] for name in self._action_names]
+        arrays = [ids, players, actions]
+        return arrays if self._order is None else [arrays[at] for at in self._order]
+
+    def to(self, device: torch.device | None) -> None:
+        """Has what is made from now on be on a device; the specs stay where they are."""
+        self.device = device
+        self._forms.clear()
 
     def spread(self, chunk: Chunk) -> Chunk:
         """The columns of all envs, zeros where the chunk has none."""
         columns = [np.zeros((self.num_envs, *column.shape[1:]), column.dtype) for column in chunk.columns]
         for whole, column in zip(columns, chunk.columns, strict=True):
             whole[chunk.ids] = column
-        return Chunk(np.arange(self.num_envs, dtype=np.int32), columns)
+        return Chunk.of(np.arange(self.num_envs, dtype=np.int32), columns)
 
 
 class _Form:
@@ -266,6 +310,9 @@ class _Form:
 
     Attributes:
         keys: of the leaves that an env shows: observations and infos.
+        columns: shape and dtype of the column of each leaf that an env shows, and of the rewards.
+        reward_dtype: that of the rewards, None where it is EnvPool's.
+        is_on_cpu: they are made on the CPU, and not moved.
     """
 
     def __init__(self, layout: EnvPoolLayout, num_rows: int):
@@ -279,18 +326,25 @@ class _Form:
             self._has_masks.append(state.key[0] == "info")
             if state.key[0] == "info":
                 self.keys.append(("info", "_mask", *state.key[1:]))
+        self.columns = layout.columns(num_rows)
         self._any_masks = any(self._has_masks)
         self._num_rows = num_rows
-        self._reward_dtype = None if layout._options.reward_dtype is torch.float32 else layout._options.reward_dtype
+        self._flag_shape = (num_rows, 1)
+        self.reward_dtype = None if layout._options.reward_dtype is torch.float32 else layout._options.reward_dtype
         reward = (PLAYERS, "reward") if layout.num_players > 1 else ("reward",)
         groups = group_sizes(specs["observation"]) | group_sizes(specs["reward"])
-        self._root = Assembler([*self.keys, *((name,) for name in FLAGS)], batch_size, None, groups)
-        self._next = Assembler([*self.keys, reward, *((name,) for name in FLAGS)], batch_size, None, groups)
+        device = layout.device
+        self.is_on_cpu = device is None or device.type == "cpu"
+        made_on = device if self.is_on_cpu else None
+        self._root = Assembler([*self.keys, *((name,) for name in FLAGS)], batch_size, made_on, groups)
+        self._next = Assembler([*self.keys, reward, *((name,) for name in FLAGS)], batch_size, made_on, groups)
         rows = torch.Size((num_rows, layout.num_players)) if layout._acts_by_player else batch_size
         action = specs["action"][PLAYERS, "action"] if layout._acts_by_player else specs["action"]["action"]
         self._actions = TensorDictActionLeaves(
             layout._action_space, action, rows, layout._options.categorical_action_encoding
         )
+        one_hot = not layout._options.categorical_action_encoding
+        self._plain_action = None if layout._acts_by_player or one_hot else (action.shape, action.dtype)
         self._steps = bytes([_STEP]) * rows.numel()
 
     def actions(self, tensordict: TensorDictBase, rows: Ids | None = None) -> Array:
@@ -300,6 +354,11 @@ class _Form:
             KeyError, ValueError, TypeError, SpecError: see :class:`TensorDictActionLeaves`.
         """
         layout, ops = self._layout, self._steps
+        if self._plain_action is not None and rows is None:  # the usual case
+            value = entry(tensordict, "action")
+            shape, dtype = self._plain_action
+            if type(value) is torch.Tensor and value.shape == shape and value.dtype is dtype and not value.is_cuda:
+                return np.ascontiguousarray(value.detach().numpy(), layout._action_dtype)
         given: Any = tensordict
         if layout._acts_by_player:
             given = entry(tensordict, PLAYERS)
@@ -318,9 +377,38 @@ class _Form:
             actions = actions.reshape((-1, *actions.shape[2:]))
         return np.ascontiguousarray(actions, layout._action_dtype)
 
-    def shown(self, chunk: Chunk) -> list[torch.Tensor]:
+    def root(self, chunk: Chunk) -> TensorDict:
+        """What a reset gave, or what stands in the root after a step where no env is done."""
+        return self.moved(self.root_of(chunk.shown))
+
+    def following(self, chunk: Chunk) -> TensorDict:
+        """What stands under ``"next"`` after a step."""
+        reward = torch.from_numpy(chunk.rewards[..., None])
+        made = self.next_of(chunk.shown, reward if self.reward_dtype is None else reward.to(self.reward_dtype))
+        if chunk.any_done:
+            self.put_flags(made, chunk)
+        return self.moved(made)
+
+    def root_of(self, shown: Sequence[Array]) -> TensorDict:
+        """A root over these columns, on the CPU, with flags that are all False."""
+        return self._root([*self._shown(shown), *self._no_flags()])
+
+    def next_of(self, shown: Sequence[Array], reward: torch.Tensor) -> TensorDict:
+        """The same with the reward."""
+        return self._next([*self._shown(shown), reward, *self._no_flags()])
+
+    def put_flags(self, following: TensorDictBase, chunk: Chunk) -> None:
+        """Writes the flags into a TensorDict on the CPU, in place."""
+        flags = (chunk.done, chunk.done & ~chunk.truncated, chunk.truncated)
+        for name, flag in zip(FLAGS, flags, strict=True):
+            entry(following, name).numpy()[:, 0] = flag
+
+    def moved(self, made: TensorDict) -> TensorDict:
+        """On the device where it is to be."""
+        return made if self.is_on_cpu else made.to(self._layout.device)
+
+    def _shown(self, columns: Sequence[Array]) -> list[torch.Tensor]:
         """Observations and infos, a tensor a key."""
-        columns = chunk.columns[: self._layout._num_shown]
         if not self._any_masks:
             return [torch.from_numpy(column) for column in columns]
         tensors = []
@@ -330,28 +418,64 @@ class _Form:
                 tensors.append(torch.ones(self._num_rows, dtype=torch.bool))
         return tensors
 
-    def root(self, chunk: Chunk) -> TensorDict:
-        """What a reset gave."""
-        flags = [torch.zeros((self._num_rows, 1), dtype=torch.bool) for _ in FLAGS]
-        return self._root([*self.shown(chunk), *flags])
+    def _no_flags(self) -> list[torch.Tensor]:
+        shape = self._flag_shape
+        return [torch.from_numpy(np.zeros(shape, np.bool_)) for _ in FLAGS]  # less than half of what torch.zeros takes
 
-    def following(self, chunk: Chunk) -> TensorDict:
-        """What stands under ``"next"`` after a step."""
-        *_, rewards, done, truncated = chunk.columns
-        reward = torch.from_numpy(rewards).unsqueeze(-1)
-        if self._reward_dtype is not None:
-            reward = reward.to(self._reward_dtype)
-        flags = [(done | truncated)[:, None], (done & ~truncated)[:, None], truncated[:, None]]
-        return self._next([*self.shown(chunk), reward, *map(torch.from_numpy, flags)])
+    def blank(self, *, with_root: bool) -> Blank:
+        """What a step is written into when it has come; it is made while EnvPool is at work."""
+        return Blank(self, with_root)
+
+
+class Blank:
+    """What a step gives, over arrays that are still to be filled.
+
+    Between the end of a step and the beginning of the next one EnvPool's threads go to sleep soon, and to wake them
+    takes longer than all that is done here. So as little as can be is left to be done then.
+
+    Attributes:
+        following: what stands under ``"next"``.
+        root: the root after the step; None where there is to be none.
+    """
+
+    def __init__(self, form: _Form, with_root: bool):
+        self._form = form
+        kinds, (reward_shape, reward_dtype) = form.columns[:-1], form.columns[-1]
+        self._next = [np.empty(shape, dtype) for shape, dtype in kinds]
+        self._root = [np.empty(shape, dtype) for shape, dtype in kinds] if with_root else []
+        self._rewards = np.empty(reward_shape, reward_dtype)
+        reward = torch.from_numpy(self._rewards[..., None])
+        self._cast = None if form.reward_dtype is None else torch.empty(reward.shape, dtype=form.reward_dtype)
+        self.following = form.next_of(self._next, reward if self._cast is None else self._cast)
+        self.root = form.root_of(self._root) if with_root else None
+
+    def fill(self, chunk: Chunk) -> None:
+        """Writes what EnvPool gave; the chunk stays as it is."""
+        shown = chunk.shown
+        for whole, column in zip(self._next, shown, strict=True):
+            whole[...] = column
+        for whole, column in zip(self._root, shown):  # noqa: B905  # none without a root
+            whole[...] = column
+        self._rewards[...] = chunk.rewards
+        if self._cast is not None:
+            self._cast[..., 0] = torch.from_numpy(self._rewards)
+        if chunk.any_done:
+            self._form.put_flags(self.following, chunk)
+
+    def begin(self, begun: Chunk) -> None:
+        """Writes what envs that were reset begin with into their rows of the root."""
+        for whole, column in zip(self._root, begun.shown, strict=True):
+            whole[begun.ids] = column
 
 
 def gathered(parts: Sequence[Part]) -> Chunk:
     """Rows of chunks, as one in this order.
 
     Example:
-        >>> first = Chunk(np.array([0, 2], np.int32), [np.array([1.0, 2.0])])
-        >>> other = Chunk(np.array([1], np.int32), [np.array([3.0])])
-        >>> gathered([(first, 0), (other, 0), (first, 1)]).columns
+        >>> done = np.array([False, False])
+        >>> first = Chunk.of(np.array([0, 2], np.int32), [np.array([1.0, 2.0]), np.array([0.0, 0.0]), done, done])
+        >>> other = Chunk.of(np.array([1], np.int32), [np.array([3.0]), np.array([0.0]), done[:1], done[:1]])
+        >>> gathered([(first, 0), (other, 0), (first, 1)]).shown
         [array([1., 3., 2.])]
     """
     first = parts[0][0]
@@ -360,7 +484,7 @@ def gathered(parts: Sequence[Part]) -> Chunk:
         positions = [at for _, at in parts]
         if positions == [*range(len(first.ids))]:
             return first
-        return Chunk(first.ids[positions], [column[positions] for column in first.columns])
+        return Chunk.of(first.ids[positions], [column[positions] for column in first.columns])
     ids = np.empty(len(parts), np.int32)
     columns = [np.empty((len(parts), *column.shape[1:]), column.dtype) for column in first.columns]
     for number, chunk in chunks.items():
@@ -369,7 +493,7 @@ def gathered(parts: Sequence[Part]) -> Chunk:
         ids[rows] = chunk.ids[positions]
         for whole, column in zip(columns, chunk.columns, strict=True):
             whole[rows] = column[positions]
-    return Chunk(ids, columns)
+    return Chunk.of(ids, columns)
 
 
 def put_rows(tensordict: TensorDictBase, rows: Sequence[int] | Ids, begun: TensorDictBase) -> None:

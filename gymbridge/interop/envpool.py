@@ -50,7 +50,7 @@ from gymbridge.envs.tensordicts import entry
 from gymbridge.envs.transitions import keep_asleep, put_next
 from gymbridge.errors import UnpicklableError
 from gymbridge.interop.envpool_calls import EnvPoolCalls
-from gymbridge.interop.envpool_layout import Blank, Chunk, EnvPoolLayout, gathered, put_rows
+from gymbridge.interop.envpool_layout import Chunk, EnvPoolLayout, gathered, put_rows
 from gymbridge.specs import Composite
 
 if TYPE_CHECKING:
@@ -196,55 +196,64 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         """See :class:`EnvBase`; where all envs step there is nothing to merge."""
         if mask is not None:
             return super()._next(tensordict, mask)
-        blank, self._last = self._stepped_all(tensordict, with_root=False, carries=False)
+        sent = self._sent_to_all(tensordict)
+        try:
+            self._pool._send(sent)
+            blank = self._form.blank(with_root=False)
+            chunk = self._received(self.num_workers)
+        except BaseException:
+            self._lose()
+            raise
+        blank.fill(chunk)
+        self._last = chunk
+        self._note_ends(chunk)
         return self._form.moved(blank.following)
 
     def _advance(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> tuple[TensorDictBase, TensorDictBase]:
         """See :class:`EnvBase`; what the reset gives is put into its rows alone."""
         if mask is not None:
             return self._advance_some(tensordict, mask)
+        sent, form, carry = self._sent_to_all(tensordict), self._form, self._spec_plan.next_root.carry
         has_more = entry(tensordict, "next") is not None
-        carries = self._form.is_on_cpu and not has_more
-        blank, chunk = self._stepped_all(tensordict, with_root=True, carries=carries)
-        following = self._form.moved(blank.following)
-        put_next(tensordict, following)
-        if chunk.any_done:
-            self._require_partial_reset(None if chunk.done.all() else torch.from_numpy(chunk.done))
-            begun = self._reset_round(np.flatnonzero(chunk.done).astype(np.int32))
-            blank.begin(begun)
-            chunk = chunk.with_begun(begun)
-        self._last = chunk
-        assert blank.root is not None
-        root = self._form.moved(blank.root)
-        if not carries:
-            if has_more:  # what the caller had under "next" already
-                self._spec_plan.next_root.carry(following, root)
-            self._spec_plan.next_root.carry(tensordict, root)
-        return tensordict, root
-
-    def _stepped_all(self, tensordict: TensorDictBase, *, with_root: bool, carries: bool) -> tuple[Blank, Chunk]:
-        """Steps all envs.
-
-        Args:
-            carries: what the env has nothing to say about goes from the TensorDict to the next root.
-        """
-        if not self._all_run:
-            self._require_running("step", self._all_ids)
-        self._require_receivable("step", self.num_workers)
-        sent = self._layout.sent(self._all_ids, self._form.actions(tensordict))
+        carries_late = has_more or not form.is_on_cpu
+        begun: Chunk | None = None
         try:
             self._pool._send(sent)
-            blank = self._form.blank(with_root=with_root)
-            if carries:
-                assert blank.root is not None
-                self._spec_plan.next_root.carry(tensordict, blank.root)
+            blank = form.blank(with_root=True)
+            root = blank.root
+            if not carries_late:
+                carry(tensordict, root)
             chunk = self._received(self.num_workers)
+            if chunk.any_done and (self.partial_reset or chunk.done.all()):
+                ids = np.flatnonzero(chunk.done).astype(np.int32)
+                self._pool._reset(ids)
+                blank.fill(chunk)
+                begun = self._received(len(ids))
+                blank.begin(begun)
+            else:
+                blank.fill(chunk)
         except BaseException:
             self._lose()
             raise
-        blank.fill(chunk)
-        self._note_ends(chunk)
-        return blank, chunk
+        self._last = chunk if begun is None else chunk.with_begun(begun)
+        following = form.moved(blank.following)
+        put_next(tensordict, following)
+        if begun is None and chunk.any_done:
+            self._note_ends(chunk)
+            self._require_partial_reset(torch.from_numpy(chunk.done))
+        root = form.moved(root)
+        if carries_late:
+            if has_more:  # what the caller had under "next" already
+                carry(following, root)
+            carry(tensordict, root)
+        return tensordict, root
+
+    def _sent_to_all(self, tensordict: TensorDictBase) -> list[npt.NDArray[Any]]:
+        """What EnvPool is sent so that all envs step."""
+        if not self._all_run:
+            self._require_running("step", self._all_ids)
+        self._require_receivable("step", self.num_workers)
+        return self._layout.sent(self._all_ids, self._form.actions(tensordict))
 
     def _advance_some(self, tensordict: TensorDictBase, mask: torch.Tensor) -> tuple[TensorDictBase, TensorDictBase]:
         tensordict = put_next(tensordict, self._next(tensordict, mask))
@@ -597,6 +606,7 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         """
         pool = self._pool
         super().close(raise_if_closed=raise_if_closed)
+        self._calls.drop()
         self._pool = None  # its threads end with it
         if pool is not None:
             pool.close()

@@ -36,6 +36,7 @@ PLAYERS = "players"
 """The group of what each player of an env has, where there are several."""
 
 _STEP = int(Op.STEP)
+_NO_ROOT = TensorDict()
 _TRUE = b"\x01"
 
 
@@ -435,7 +436,7 @@ class Blank:
 
     Attributes:
         following: what stands under ``"next"``.
-        root: the root after the step; None where there is to be none.
+        root: the root after the step; without one an empty TensorDict.
     """
 
     def __init__(self, form: _Form, with_root: bool):
@@ -447,15 +448,14 @@ class Blank:
         reward = torch.from_numpy(self._rewards[..., None])
         self._cast = None if form.reward_dtype is None else torch.empty(reward.shape, dtype=form.reward_dtype)
         self.following = form.next_of(self._next, reward if self._cast is None else self._cast)
-        self.root = form.root_of(self._root) if with_root else None
+        self.root = form.root_of(self._root) if with_root else _NO_ROOT
 
     def fill(self, chunk: Chunk) -> None:
         """Writes what EnvPool gave; the chunk stays as it is."""
         shown = chunk.shown
-        for whole, column in zip(self._next, shown, strict=True):
-            whole[...] = column
-        for whole, column in zip(self._root, shown):  # noqa: B905  # none without a root
-            whole[...] = column
+        for columns in (self._next, self._root) if self._root else (self._next,):
+            for whole, column in zip(columns, shown, strict=True):
+                whole[...] = column
         self._rewards[...] = chunk.rewards
         if self._cast is not None:
             self._cast[..., 0] = torch.from_numpy(self._rewards)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-LIBRARIES = {"sb3": "stable_baselines3"}
+LIBRARIES = {"sb3": "stable_baselines3", "envpool": "envpool"}
 """Module of ``gymbridge.interop``, which is the name of its extra too -> library."""
 
 MISSING = """

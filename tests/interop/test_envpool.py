@@ -432,11 +432,12 @@ def test_players_have_what_is_theirs(make: Any) -> None:
     assert env.action_keys == [("players", "action")]
     assert env.full_action_spec["players", "action"].shape == (3, 2)
     assert env.reward_keys == [("players", "reward")]
-    td = env.rollout(2)
-    assert td["players"].batch_size == (3, 2) or td["players", "observation"].shape == (3, 2, 2, 5, 5)
-    assert td["next", "players", "reward"].shape == (3, 2, 2, 1)
-    assert td["next", "done"].shape == (3, 2, 1)
-    assert td["next", "info", "players", "speed"].shape == (3, 2, 2)
+    td = env.rollout(4, break_when_any_done=False)
+    assert td["players", "observation"].shape == (3, 4, 2, 5, 5)
+    assert td["players"].batch_size == (3, 4, 2)
+    assert td["next", "players", "reward"].shape == (3, 4, 2, 1)
+    assert td["next", "done"].shape == (3, 4, 1)
+    assert td["next", "info", "players", "speed"].shape == (3, 4, 2)
     other = make(3, "TicTacToe-v1")
     assert other.action_keys == ["action"]
     assert other.full_action_spec["action"].shape == (3,)

@@ -46,6 +46,7 @@ from gymbridge.envs.base import EnvBase
 from gymbridge.envs.inputs import DeviceLike, as_seed
 from gymbridge.envs.pool_calls import Wanted
 from gymbridge.envs.sent_rows import taken_over
+from gymbridge.envs.spec_keys import leaf_keys
 from gymbridge.envs.tensordicts import entry
 from gymbridge.envs.transitions import keep_asleep, put_next
 from gymbridge.errors import UnpicklableError
@@ -141,6 +142,7 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         for kind, spec in self._layout.specs.items():
             setattr(self, f"full_{kind}_spec", spec)
         self._form = self._layout.form(self.num_workers)
+        self._action_paths = leaf_keys(self.full_action_spec)
         # how many envs EnvPool gives at a time; 0 is EnvPool's own word for all of them
         self._batch = int(self._config.batch_size) or self.num_workers
         self._is_synchronous = self._batch == self.num_workers and self._layout.num_players == 1
@@ -461,10 +463,9 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         else:
             if tensordict is None:
                 raise TypeError(f"{call}: got None, expected a TensorDict with the action")
-            self._require_running(call, ids)
-            inputs = [key for key, _ in self._spec_plan.required]
-            paths = [(key,) if isinstance(key, str) else key for key in inputs]
-            own = taken_over(tensordict, paths, ("env_index",))
+            if not self._all_run:
+                self._require_running(call, ids)
+            own = taken_over(tensordict, self._action_paths, ("env_index",))
             begin = partial(self._pool._send, self._layout.sent(ids, self._layout.form(len(rows)).actions(own)))
         try:
             begin()
@@ -519,15 +520,16 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
             except BaseException:
                 self._lose()
                 raise
-        return self._calls.received(op, wanted.max_get, self.step_mdp)
+        return self._calls.received(op, wanted.max_get, self._spec_plan.next_root)
 
     def _take(self, chunk: Chunk) -> None:
         """Notes what EnvPool gave, and has it reset envs that ended and are to be."""
         resets = self._calls.take(chunk)
         if len(resets):
             self._pool._reset(resets)
-        if chunk.any_done:
-            self._states[np.setdiff1d(chunk.ids[chunk.done], resets)] = _ENDED
+        ended = np.setdiff1d(chunk.ids[chunk.done], resets) if chunk.any_done else resets[:0]
+        if len(ended):
+            self._states[ended] = _ENDED
             self._all_run = False
 
     def _require_nothing_under_way(self, call: str) -> None:

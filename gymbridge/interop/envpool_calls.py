@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,9 @@ from tensordict import TensorDictBase
 
 from gymbridge.engine.codes import CALLS, Op
 from gymbridge.envs.sent_rows import Sent, together
-from gymbridge.envs.tensordicts import put
-from gymbridge.envs.transitions import put_first, put_next
-from gymbridge.interop.envpool_layout import Chunk, EnvPoolLayout, Part, gathered, put_rows
+from gymbridge.envs.tensordicts import entry, put
+from gymbridge.envs.transitions import NextRoot, put_first, put_next
+from gymbridge.interop.envpool_layout import Chunk, EnvPoolLayout, Part, gathered
 
 __all__ = ["EnvPoolCalls"]
 
@@ -146,12 +146,12 @@ class EnvPoolCalls:
         self,
         op: Op,
         max_get: int | None,
-        next_root: Callable[[TensorDictBase], TensorDictBase],
+        next_root: NextRoot,
     ) -> Any:
         """What envs gave that have done what they were sent, those that came first; they are idle then.
 
         Args:
-            next_root: makes the root after a step.
+            next_root: knows what goes from a step to the next root.
         """
         done = self._done[op]
         rows = sorted(done[:max_get])
@@ -167,7 +167,7 @@ class EnvPoolCalls:
         op: Op,
         rows: Sequence[int],
         works: Sequence[_Work],
-        next_root: Callable[[TensorDictBase], TensorDictBase],
+        next_root: NextRoot,
     ) -> Any:
         td = together([(work.sent, work.at) for work in works], dense=True)
         index = torch.from_numpy(np.array(rows, np.int64))
@@ -180,14 +180,21 @@ class EnvPoolCalls:
             return first
         assert td is not None  # a step is given its actions
         _put_index(td, index)
-        put_next(td, form.following(gathered([_there(work.final) for work in works])))
+        final = gathered([_there(work.final) for work in works])
+        following, has_more = form.following(final), entry(td, "next") is not None
+        put_next(td, following)
         if op == Op.STEP:
             return td
-        root = next_root(td)
+        shown = [column.copy() for column in final.shown]
         reset = [at for at, work in enumerate(works) if work.first is not None]
         if reset:
-            parts = gathered([_there(works[at].first) for at in reset])
-            put_rows(root, reset, self._layout.form(len(reset)).root(parts))
+            begun = gathered([_there(works[at].first) for at in reset])
+            for whole, column in zip(shown, begun.shown, strict=True):
+                whole[reset] = column
+        root = form.moved(form.root_of(shown))
+        if has_more:  # what the caller had under "next" already
+            next_root.carry(following, root)
+        next_root.carry(td, root)
         return td, root
 
 

@@ -250,7 +250,7 @@ class EnvPoolLayout:
             if shape is not None:
                 array = array.reshape((len(array), *shape))
             columns.append(array if dtype is None else array.astype(dtype))
-        if ordered or len(ids) == 1:
+        if ordered or _are_sorted(ids.tolist()):
             return Chunk.of(ids, columns)
         order = np.argsort(ids)
         return Chunk.of(ids[order], [column[order] for column in columns])
@@ -494,6 +494,10 @@ def gathered(parts: Sequence[Part]) -> Chunk:
         for whole, column in zip(columns, chunk.columns, strict=True):
             whole[rows] = column[positions]
     return Chunk.of(ids, columns)
+
+
+def _are_sorted(ids: list[int]) -> bool:
+    return ids == sorted(ids)
 
 
 def put_rows(tensordict: TensorDictBase, rows: Sequence[int] | Ids, begun: TensorDictBase) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import doctest
 import gc
+import importlib.util
 import inspect
 import os
 import pickle
 import random
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -839,6 +841,25 @@ def test_threads_end_with_an_env_that_is_closed_or_dropped(closes: bool) -> None
     del env
     gc.collect()
     assert threads() <= before
+
+
+# ---------------------------------------------------------------- training
+
+
+@pytest.mark.skipif(
+    os.environ.get("GYMBRIDGE_TRAININGS") != "1", reason="takes a minute or more; GYMBRIDGE_TRAININGS=1 runs it"
+)
+@pytest.mark.timeout(1800)
+def test_ppo_learns_cartpole() -> None:
+    """The example's program, with EnvPool as its engine."""
+    path = Path(__file__).parents[2] / "examples" / "ppo_tensordict.py"
+    spec = importlib.util.spec_from_file_location("ppo_tensordict", path)
+    assert spec is not None
+    assert spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    program.ENGINES["envpool"] = MultiThreadedEnv
+    assert program.main(["--engine=envpool", "--plot=", "--target-return=300"]) > 300
 
 
 # ---------------------------------------------------------------- its docstrings

@@ -47,7 +47,7 @@ from gymbridge.envs.inputs import DeviceLike, as_seed
 from gymbridge.envs.pool_calls import Wanted
 from gymbridge.envs.sent_rows import taken_over
 from gymbridge.envs.spec_keys import leaf_keys
-from gymbridge.envs.tensordicts import entry
+from gymbridge.envs.tensordicts import entry, put_entry
 from gymbridge.envs.transitions import keep_asleep, put_next
 from gymbridge.errors import UnpicklableError
 from gymbridge.interop.envpool_calls import EnvPoolCalls
@@ -116,6 +116,8 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
     """What each env shows; out of date where there is a ``_last``."""
     _last: Chunk | None = None
     """What EnvPool gave in the last step of all envs."""
+    _begun: Chunk | None = None
+    """What it then gave of those that ended in it, and were reset at once."""
 
     def __init__(
         self,
@@ -147,6 +149,7 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         self._batch = int(self._config.batch_size) or self.num_workers
         self._is_synchronous = self._batch == self.num_workers and self._layout.num_players == 1
         self.partial_step = self.partial_reset = self._is_synchronous or self._batch == 1
+        self._is_quick = self._form.is_on_cpu and self.partial_reset
         self._all_ids: Ids = np.arange(self.num_workers, dtype=np.int32)
         self._states = np.full(self.num_workers, _NEW, np.uint8)
         self._all_run = False
@@ -175,6 +178,17 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """See :meth:`EnvBase.step_and_maybe_reset`."""
         self._require_nothing_under_way("step_and_maybe_reset")
+        if (  # the usual case, in a hurry: see Blank
+            type(tensordict) is TensorDict
+            and self._is_quick
+            and not self.is_closed
+            and tensordict.batch_size == self._batch_size
+            and tensordict.device == self._device
+            and not tensordict.is_locked
+            and entry(tensordict, "next") is None
+            and entry(tensordict, "_step") is None
+        ):
+            return tensordict, self._advance_all(tensordict)
         return super().step_and_maybe_reset(tensordict)
 
     def _reset(self, tensordict: TensorDictBase | None, *, seed: int | None = None) -> TensorDict:  # type: ignore[override]
@@ -207,27 +221,40 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
             self._lose()
             raise
         blank.fill(chunk)
-        self._last = chunk
+        self._last, self._begun = chunk, None
         self._note_ends(chunk)
         return self._form.moved(blank.following)
 
     def _advance(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> tuple[TensorDictBase, TensorDictBase]:
         """See :class:`EnvBase`; what the reset gives is put into its rows alone."""
+        tensordict = put_next(tensordict, self._next(tensordict, mask))
+        root = self.step_mdp(tensordict)
+        ended = self._states == _ENDED
         if mask is not None:
-            return self._advance_some(tensordict, mask)
-        sent, form, carry = self._sent_to_all(tensordict), self._form, self._spec_plan.next_root.carry
-        has_more = entry(tensordict, "next") is not None
-        carries_late = has_more or not form.is_on_cpu
+            keep_asleep(root, tensordict, mask, self._shown(tensordict))
+            ended &= mask.numpy()
+        if ended.any():
+            self._require_partial_reset(None if ended.all() else torch.from_numpy(ended))
+            ids = np.flatnonzero(ended).astype(np.int32)
+            begun = self._layout.form(len(ids)).root(self._reset_round(ids))
+            latest = self._latest
+            assert latest is not None  # of the step
+            for made in (root, latest):
+                put_rows(made, ids, begun)
+        return tensordict, root
+
+    def _advance_all(self, tensordict: TensorDict) -> TensorDictBase:
+        """The same where all envs step, and nothing stands in the way: gives the root, and ``next`` in place."""
+        sent, form = self._sent_to_all(tensordict), self._form
         begun: Chunk | None = None
         try:
             self._pool._send(sent)
             blank = form.blank(with_root=True)
-            root = blank.root
-            if not carries_late:
-                carry(tensordict, root)
+            self._spec_plan.next_root.carry(tensordict, blank.root)
+            put_entry(tensordict, "next", blank.following)
             chunk = self._received(self.num_workers)
-            if chunk.any_done and (self.partial_reset or chunk.done.all()):
-                ids = np.flatnonzero(chunk.done).astype(np.int32)
+            if chunk.any_done:
+                ids = chunk.done.nonzero()[0].astype(np.int32)
                 self._pool._reset(ids)
                 blank.fill(chunk)
                 begun = self._received(len(ids))
@@ -235,20 +262,11 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
             else:
                 blank.fill(chunk)
         except BaseException:
+            tensordict.pop("next", None)
             self._lose()
             raise
-        self._last = chunk if begun is None else chunk.with_begun(begun)
-        following = form.moved(blank.following)
-        put_next(tensordict, following)
-        if begun is None and chunk.any_done:
-            self._note_ends(chunk)
-            self._require_partial_reset(torch.from_numpy(chunk.done))
-        root = form.moved(root)
-        if carries_late:
-            if has_more:  # what the caller had under "next" already
-                carry(following, root)
-            carry(tensordict, root)
-        return tensordict, root
+        self._last, self._begun = chunk, begun
+        return blank.root
 
     def _sent_to_all(self, tensordict: TensorDictBase) -> list[npt.NDArray[Any]]:
         """What EnvPool is sent so that all envs step."""
@@ -257,24 +275,12 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         self._require_receivable("step", self.num_workers)
         return self._layout.sent(self._all_ids, self._form.actions(tensordict))
 
-    def _advance_some(self, tensordict: TensorDictBase, mask: torch.Tensor) -> tuple[TensorDictBase, TensorDictBase]:
-        tensordict = put_next(tensordict, self._next(tensordict, mask))
-        root = self.step_mdp(tensordict)
-        keep_asleep(root, tensordict, mask, self._shown(tensordict))
-        ids = np.flatnonzero((self._states == _ENDED) & mask.numpy()).astype(np.int32)
-        if len(ids):
-            begun = self._layout.form(len(ids)).root(self._reset_round(ids))
-            put_rows(root, ids, begun)
-            latest = self._latest
-            assert latest is not None  # of the step
-            put_rows(latest, ids, begun)
-        return tensordict, root
-
     @property
     def _latest(self) -> TensorDictBase | None:
         """See :class:`EnvBase`; after a step of all envs it is made when somebody asks for it."""
         if self._last is not None:
-            self._made_latest, self._last = self._form.following(self._last), None
+            last = self._last if self._begun is None else self._last.with_begun(self._begun)
+            self._made_latest, self._last = self._form.following(last), None
         return self._made_latest
 
     @_latest.setter
@@ -574,6 +580,7 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         super().to(device)
         self._layout.to(self.device)
         self._form = self._layout.form(self.num_workers)
+        self._is_quick = self._form.is_on_cpu and self.partial_reset
         return self
 
     @property

@@ -163,6 +163,8 @@ class EnvPoolLayout:
         given = [*states.values()]
         self._dtypes = [np.dtype(given[each.at].dtype if each.dtype is None else each.dtype) for each in self._states]
         self._plain = None if self.num_players > 1 else self._plain_picks(states)
+        are = self._plain is not None and all(each[1:] == (None, None) for each in self._plain)
+        self._as_they_are = [state.at for state in self._states] if are else None
         self.specs = self._make_specs((self.num_envs,))
         self._forms: dict[int, _Form] = {}
 
@@ -242,6 +244,8 @@ class EnvPoolLayout:
             EnvOutputError: an env with another number of players than it is to have.
         """
         ids = states[self._ids]
+        if ordered and self._as_they_are is not None:  # the usual case
+            return Chunk.of(ids, [states[at] for at in self._as_they_are])
         if self._plain is None:
             return self._chunk_of_players(ids, states)
         columns = []

@@ -544,7 +544,7 @@ def test_a_move_to_another_device_changes_the_tensordicts(make: Any) -> None:
 def test_what_moves_to_another_device_is_the_same(make: Any) -> None:
     """The way by which results go to a GPU, taken to the CPU."""
     env, other = make(3, "CartPole-v1", options={"device": "cpu"}), make(3, "CartPole-v1", options={"device": "cpu"})
-    env._form.is_on_cpu = False
+    env._form.is_on_cpu = env._is_quick = False
     rollouts = []
     for each in (env, other):
         each.set_seed(5)

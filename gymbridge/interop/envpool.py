@@ -47,7 +47,7 @@ from gymbridge.envs.inputs import DeviceLike, as_seed
 from gymbridge.envs.pool_calls import Wanted
 from gymbridge.envs.sent_rows import taken_over
 from gymbridge.envs.spec_keys import leaf_keys
-from gymbridge.envs.tensordicts import entry, put_entry
+from gymbridge.envs.tensordicts import entry, put
 from gymbridge.envs.transitions import keep_asleep, put_next
 from gymbridge.errors import UnpicklableError
 from gymbridge.interop.envpool_calls import EnvPoolCalls
@@ -251,7 +251,7 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
             self._pool._send(sent)
             blank = form.blank(with_root=True)
             self._spec_plan.next_root.carry(tensordict, blank.root)
-            put_entry(tensordict, "next", blank.following)
+            put(tensordict, ("next",), blank.following)  # which is known to fit
             chunk = self._received(self.num_workers)
             if chunk.any_done:
                 ids = chunk.done.nonzero()[0].astype(np.int32)
@@ -272,7 +272,8 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         """What EnvPool is sent so that all envs step."""
         if not self._all_run:
             self._require_running("step", self._all_ids)
-        self._require_receivable("step", self.num_workers)
+        if not self._is_synchronous:
+            self._require_receivable("step", self.num_workers)
         return self._layout.sent(self._all_ids, self._form.actions(tensordict))
 
     @property

@@ -191,7 +191,7 @@ class EnvPoolCalls:
             begun = gathered([_there(works[at].first) for at in reset])
             for whole, column in zip(shown, begun.shown, strict=True):
                 whole[reset] = column
-        root = form.moved(form.root_of(shown))
+        root = form.moved(form.root_of(shown, form.no_flags()))
         if has_more:  # what the caller had under "next" already
             next_root.carry(following, root)
         next_root.carry(td, root)

@@ -36,7 +36,6 @@ PLAYERS = "players"
 """The group of what each player of an env has, where there are several."""
 
 _STEP = int(Op.STEP)
-_NO_ROOT = TensorDict()
 _TRUE = b"\x01"
 
 
@@ -363,7 +362,8 @@ class _Form:
             value = entry(tensordict, "action")
             shape, dtype = self._plain_action
             if type(value) is torch.Tensor and value.shape == shape and value.dtype is dtype and not value.is_cuda:
-                return np.ascontiguousarray(value.detach().numpy(), layout._action_dtype)
+                value = value.detach() if value.requires_grad else value
+                return np.ascontiguousarray(value.numpy(), layout._action_dtype)
         given: Any = tensordict
         if layout._acts_by_player:
             given = entry(tensordict, PLAYERS)
@@ -384,23 +384,29 @@ class _Form:
 
     def root(self, chunk: Chunk) -> TensorDict:
         """What a reset gave, or what stands in the root after a step where no env is done."""
-        return self.moved(self.root_of(chunk.shown))
+        return self.moved(self.root_of(chunk.shown, self.no_flags()))
 
     def following(self, chunk: Chunk) -> TensorDict:
         """What stands under ``"next"`` after a step."""
         reward = torch.from_numpy(chunk.rewards[..., None])
-        made = self.next_of(chunk.shown, reward if self.reward_dtype is None else reward.to(self.reward_dtype))
+        reward = reward if self.reward_dtype is None else reward.to(self.reward_dtype)
+        made = self.next_of(chunk.shown, reward, self.no_flags())
         if chunk.any_done:
             self.put_flags(made, chunk)
         return self.moved(made)
 
-    def root_of(self, shown: Sequence[Array]) -> TensorDict:
-        """A root over these columns, on the CPU, with flags that are all False."""
-        return self._root([*self._shown(shown), *self._no_flags()])
+    def root_of(self, shown: Sequence[Array], flags: Sequence[torch.Tensor]) -> TensorDict:
+        """A root over these columns and flags, on the CPU."""
+        return self._root([*self._shown(shown), *flags])
 
-    def next_of(self, shown: Sequence[Array], reward: torch.Tensor) -> TensorDict:
+    def next_of(self, shown: Sequence[Array], reward: torch.Tensor, flags: Sequence[torch.Tensor]) -> TensorDict:
         """The same with the reward."""
-        return self._next([*self._shown(shown), reward, *self._no_flags()])
+        return self._next([*self._shown(shown), reward, *flags])
+
+    def no_flags(self, num_sets: int = 1) -> tuple[torch.Tensor, ...]:
+        """The three flags, all False, so many times."""
+        shape = (num_sets * len(FLAGS), *self._flag_shape)
+        return torch.zeros(shape, dtype=torch.bool).unbind(0)  # half of what each by itself takes
 
     def put_flags(self, following: TensorDictBase, chunk: Chunk) -> None:
         """Writes the flags into a TensorDict on the CPU, in place."""
@@ -422,10 +428,6 @@ class _Form:
             if has_mask:  # EnvPool gives every info with every state
                 tensors.append(torch.ones(self._num_rows, dtype=torch.bool))
         return tensors
-
-    def _no_flags(self) -> list[torch.Tensor]:
-        shape = self._flag_shape
-        return [torch.from_numpy(np.zeros(shape, np.bool_)) for _ in FLAGS]  # less than half of what torch.zeros takes
 
     def blank(self, *, with_root: bool) -> Blank:
         """What a step is written into when it has come; it is made while EnvPool is at work."""
@@ -451,8 +453,9 @@ class Blank:
         self._rewards = np.empty(reward_shape, reward_dtype)
         reward = torch.from_numpy(self._rewards[..., None])
         self._cast = None if form.reward_dtype is None else torch.empty(reward.shape, dtype=form.reward_dtype)
-        self.following = form.next_of(self._next, reward if self._cast is None else self._cast)
-        self.root = form.root_of(self._root) if with_root else _NO_ROOT
+        flags = form.no_flags(2 if with_root else 1)
+        self.following = form.next_of(self._next, reward if self._cast is None else self._cast, flags[:3])
+        self.root = form.root_of(self._root, flags[3:]) if with_root else TensorDict()
 
     def fill(self, chunk: Chunk) -> None:
         """Writes what EnvPool gave; the chunk stays as it is."""

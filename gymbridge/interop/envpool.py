@@ -51,7 +51,7 @@ from gymbridge.envs.tensordicts import entry, put
 from gymbridge.envs.transitions import keep_asleep, put_next
 from gymbridge.errors import UnpicklableError
 from gymbridge.interop.envpool_calls import EnvPoolCalls
-from gymbridge.interop.envpool_layout import Chunk, EnvPoolLayout, gathered, put_rows
+from gymbridge.interop.envpool_layout import Blank, Chunk, EnvPoolLayout, gathered, put_rows
 from gymbridge.specs import Composite
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
 
     _made_latest: TensorDictBase | None = None
     """What each env shows; out of date where there is a ``_last``."""
-    _last: Chunk | None = None
+    _last: list[npt.NDArray[Any]] | None = None
     """What EnvPool gave in the last step of all envs."""
     _begun: Chunk | None = None
     """What it then gave of those that ended in it, and were reset at once."""
@@ -149,7 +149,7 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         self._batch = int(self._config.batch_size) or self.num_workers
         self._is_synchronous = self._batch == self.num_workers and self._layout.num_players == 1
         self.partial_step = self.partial_reset = self._is_synchronous or self._batch == 1
-        self._is_quick = self._form.is_on_cpu and self.partial_reset
+        self._is_quick = self._form.is_on_cpu and self._is_synchronous
         self._all_ids: Ids = np.arange(self.num_workers, dtype=np.int32)
         self._states = np.full(self.num_workers, _NEW, np.uint8)
         self._all_run = False
@@ -212,18 +212,10 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         """See :class:`EnvBase`; where all envs step there is nothing to merge."""
         if mask is not None:
             return super()._next(tensordict, mask)
-        sent = self._sent_to_all(tensordict)
-        try:
-            self._pool._send(sent)
-            blank = self._form.blank(with_root=False)
-            chunk = self._received(self.num_workers)
-        except BaseException:
-            self._lose()
-            raise
-        blank.fill(chunk)
-        self._last, self._begun = chunk, None
-        self._note_ends(chunk)
-        return self._form.moved(blank.following)
+        self._require_running("step", self._all_ids)
+        chunk = self._step_round(self._all_ids, self._form.actions(tensordict))
+        self._latest = self._form.following(chunk.copied())
+        return self._form.following(chunk)
 
     def _advance(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> tuple[TensorDictBase, TensorDictBase]:
         """See :class:`EnvBase`; what the reset gives is put into its rows alone."""
@@ -245,42 +237,40 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
 
     def _advance_all(self, tensordict: TensorDict) -> TensorDictBase:
         """The same where all envs step, and nothing stands in the way: gives the root, and ``next`` in place."""
-        sent, form = self._sent_to_all(tensordict), self._form
+        if not self._all_run:
+            self._require_running("step", self._all_ids)
+        pool, layout, form = self._pool, self._layout, self._form
+        sent = layout.sent(self._all_ids, form.actions(tensordict))
         begun: Chunk | None = None
         try:
-            self._pool._send(sent)
-            blank = form.blank(with_root=True)
+            pool._send(sent)
+            blank = Blank(form)
             self._spec_plan.next_root.carry(tensordict, blank.root)
             put(tensordict, ("next",), blank.following)  # which is known to fit
-            chunk = self._received(self.num_workers)
-            if chunk.any_done:
-                ids = chunk.done.nonzero()[0].astype(np.int32)
-                self._pool._reset(ids)
-                blank.fill(chunk)
-                begun = self._received(len(ids))
-                blank.begin(begun)
+            states = pool._recv()
+            ends = layout.ends(states)
+            if ends is None:
+                blank.fill(states)
             else:
-                blank.fill(chunk)
+                ids = ends[0].nonzero()[0].astype(np.int32)
+                pool._reset(ids)
+                blank.fill(states)
+                blank.end(*ends)
+                begun = layout.chunk(pool._recv(), ordered=True)
+                blank.begin(begun)
         except BaseException:
             tensordict.pop("next", None)
             self._lose()
             raise
-        self._last, self._begun = chunk, begun
+        self._last, self._begun = states, begun
         return blank.root
-
-    def _sent_to_all(self, tensordict: TensorDictBase) -> list[npt.NDArray[Any]]:
-        """What EnvPool is sent so that all envs step."""
-        if not self._all_run:
-            self._require_running("step", self._all_ids)
-        if not self._is_synchronous:
-            self._require_receivable("step", self.num_workers)
-        return self._layout.sent(self._all_ids, self._form.actions(tensordict))
 
     @property
     def _latest(self) -> TensorDictBase | None:
         """See :class:`EnvBase`; after a step of all envs it is made when somebody asks for it."""
         if self._last is not None:
-            last = self._last if self._begun is None else self._last.with_begun(self._begun)
+            last = self._layout.chunk(self._last, ordered=True)
+            last = last if self._begun is None else last.with_begun(self._begun)
             self._made_latest, self._last = self._form.following(last), None
         return self._made_latest
 
@@ -581,7 +571,7 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         super().to(device)
         self._layout.to(self.device)
         self._form = self._layout.form(self.num_workers)
-        self._is_quick = self._form.is_on_cpu and self.partial_reset
+        self._is_quick = self._form.is_on_cpu and self._is_synchronous
         return self
 
     @property

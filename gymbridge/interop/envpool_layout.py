@@ -161,9 +161,8 @@ class EnvPoolLayout:
             self._states.append(_State(names.index(name), (name,), (), None, shape[:1] == (-1,)))
         given = [*states.values()]
         self._dtypes = [np.dtype(given[each.at].dtype if each.dtype is None else each.dtype) for each in self._states]
-        self._plain = None if self.num_players > 1 else self._plain_picks(states)
-        are = self._plain is not None and all(each[1:] == (None, None) for each in self._plain)
-        self._as_they_are = [state.at for state in self._states] if are else None
+        self._given_shapes = [tuple(size for size in given[each.at].shape if size != -1) for each in self._states]
+        self._plain = None if self.num_players > 1 else self._plain_picks()
         self.specs = self._make_specs((self.num_envs,))
         self._forms: dict[int, _Form] = {}
 
@@ -185,14 +184,12 @@ class EnvPoolLayout:
             made.append(_State(at, key, tuple(leaf.shape), cast, has_players))
         return made
 
-    def _plain_picks(self, states: Mapping[str, Any]) -> list[tuple[int, tuple[int, ...] | None, Any]]:
+    def _plain_picks(self) -> list[tuple[int, tuple[int, ...] | None, Any]]:
         """Position, shape of a row where EnvPool's is another, and dtype where it is another."""
-        given = [*states.values()]
-        picks = []
-        for state in self._states:
-            shape = tuple(size for size in given[state.at].shape if size != -1)
-            picks.append((state.at, None if shape == state.shape else state.shape, state.dtype))
-        return picks
+        return [
+            (state.at, None if shape == state.shape else state.shape, state.dtype)
+            for state, shape in zip(self._states, self._given_shapes, strict=True)
+        ]
 
     def _make_specs(self, size: tuple[int, ...]) -> dict[str, Composite]:
         """The specs of a batch of this size."""
@@ -243,8 +240,6 @@ class EnvPoolLayout:
             EnvOutputError: an env with another number of players than it is to have.
         """
         ids = states[self._ids]
-        if ordered and self._as_they_are is not None:  # the usual case
-            return Chunk.of(ids, [states[at] for at in self._as_they_are])
         if self._plain is None:
             return self._chunk_of_players(ids, states)
         columns = []
@@ -284,6 +279,20 @@ class EnvPoolLayout:
             made.append(((num_rows, *players, *state.shape), dtype))
         return made
 
+    def places(self, num_rows: int) -> list[tuple[tuple[int, ...] | None, int]]:
+        """EnvPool's shape of these columns, where it is another, and their position among its arrays."""
+        made: list[tuple[tuple[int, ...] | None, int]] = []
+        for state, given in zip(self._states[:-2], self._given_shapes, strict=False):
+            made.append((None if given == state.shape else (num_rows, *given), state.at))
+        return made
+
+    def ends(self, states: Sequence[Array]) -> tuple[Array, Array] | None:
+        """EnvPool's ``done``, of whatever kind, and ``trunc``; None where no env ended its episode."""
+        done, truncated = states[self._states[-2].at], states[self._states[-1].at]
+        if _TRUE in done.tobytes() or _TRUE in truncated.tobytes():  # a tenth of what any() takes
+            return done | truncated, truncated
+        return None
+
     def form(self, num_rows: int) -> _Form:
         """What makes the TensorDicts of so many envs, and takes their actions."""
         if num_rows not in self._forms:
@@ -314,6 +323,8 @@ class _Form:
 
     Attributes:
         keys: of the leaves that an env shows: observations and infos.
+        places: for each of these columns twice, and the rewards once, EnvPool's shape of it where that is another, and
+            its position among EnvPool's arrays.
         columns: shape and dtype of the column of each leaf that an env shows, and of the rewards.
         reward_dtype: that of the rewards, None where it is EnvPool's.
         is_on_cpu: they are made on the CPU, and not moved.
@@ -331,6 +342,8 @@ class _Form:
             if state.key[0] == "info":
                 self.keys.append(("info", "_mask", *state.key[1:]))
         self.columns = layout.columns(num_rows)
+        shown = layout.places(num_rows)
+        self.places = [*shown[:-1], *shown]
         self._any_masks = any(self._has_masks)
         self._num_rows = num_rows
         self._flag_shape = (num_rows, 1)
@@ -392,7 +405,7 @@ class _Form:
         reward = reward if self.reward_dtype is None else reward.to(self.reward_dtype)
         made = self.next_of(chunk.shown, reward, self.no_flags())
         if chunk.any_done:
-            self.put_flags(made, chunk)
+            self.put_flags(made, chunk.done, chunk.truncated)
         return self.moved(made)
 
     def root_of(self, shown: Sequence[Array], flags: Sequence[torch.Tensor]) -> TensorDict:
@@ -408,9 +421,9 @@ class _Form:
         shape = (num_sets * len(FLAGS), *self._flag_shape)
         return torch.zeros(shape, dtype=torch.bool).unbind(0)  # half of what each by itself takes
 
-    def put_flags(self, following: TensorDictBase, chunk: Chunk) -> None:
+    def put_flags(self, following: TensorDictBase, done: Array, truncated: Array) -> None:
         """Writes the flags into a TensorDict on the CPU, in place."""
-        flags = (chunk.done, chunk.done & ~chunk.truncated, chunk.truncated)
+        flags = (done, done & ~truncated, truncated)
         for name, flag in zip(FLAGS, flags, strict=True):
             entry(following, name).numpy()[:, 0] = flag
 
@@ -429,45 +442,48 @@ class _Form:
                 tensors.append(torch.ones(self._num_rows, dtype=torch.bool))
         return tensors
 
-    def blank(self, *, with_root: bool) -> Blank:
-        """What a step is written into when it has come; it is made while EnvPool is at work."""
-        return Blank(self, with_root)
-
 
 class Blank:
-    """What a step gives, over arrays that are still to be filled.
+    """What a step of all envs gives, over arrays that are still to be filled; for envs of one player.
 
     Between the end of a step and the beginning of the next one EnvPool's threads go to sleep soon, and to wake them
-    takes longer than all that is done here. So as little as can be is left to be done then.
+    takes longer than all that is done here. So this is made while EnvPool is at work, and as little as can be is left
+    to be done afterwards.
 
     Attributes:
         following: what stands under ``"next"``.
-        root: the root after the step; without one an empty TensorDict.
+        root: the root after the step.
     """
 
-    def __init__(self, form: _Form, with_root: bool):
+    def __init__(self, form: _Form):
         self._form = form
-        kinds, (reward_shape, reward_dtype) = form.columns[:-1], form.columns[-1]
-        self._next = [np.empty(shape, dtype) for shape, dtype in kinds]
-        self._root = [np.empty(shape, dtype) for shape, dtype in kinds] if with_root else []
-        self._rewards = np.empty(reward_shape, reward_dtype)
-        reward = torch.from_numpy(self._rewards[..., None])
-        self._cast = None if form.reward_dtype is None else torch.empty(reward.shape, dtype=form.reward_dtype)
-        flags = form.no_flags(2 if with_root else 1)
-        self.following = form.next_of(self._next, reward if self._cast is None else self._cast, flags[:3])
-        self.root = form.root_of(self._root, flags[3:]) if with_root else TensorDict()
+        *kinds, (reward_shape, reward_dtype) = form.columns
+        columns = [np.empty(shape, dtype) for shape, dtype in kinds]
+        self._root = [np.empty(shape, dtype) for shape, dtype in kinds]
+        rewards = np.empty(reward_shape, reward_dtype)
+        reward = self._rewards = torch.from_numpy(rewards[..., None])
+        if form.reward_dtype is not None:
+            reward = torch.empty(reward.shape, dtype=form.reward_dtype)
+        self._cast = reward
+        flags = form.no_flags(2)
+        self.following = form.next_of(columns, reward, flags[:3])
+        self.root = form.root_of(self._root, flags[3:])
+        # in EnvPool's own shapes, and where they stand among what it gives
+        self._targets = [
+            (array if shape is None else array.reshape(shape), at)
+            for array, (shape, at) in zip([*columns, *self._root, rewards], form.places, strict=True)
+        ]
 
-    def fill(self, chunk: Chunk) -> None:
-        """Writes what EnvPool gave; the chunk stays as it is."""
-        shown = chunk.shown
-        for columns in (self._next, self._root) if self._root else (self._next,):
-            for whole, column in zip(columns, shown, strict=True):
-                whole[...] = column
-        self._rewards[...] = chunk.rewards
-        if self._cast is not None:
-            self._cast[..., 0] = torch.from_numpy(self._rewards)
-        if chunk.any_done:
-            self._form.put_flags(self.following, chunk)
+    def fill(self, states: Sequence[Array]) -> None:
+        """Writes what EnvPool gave, but for the flags."""
+        for target, at in self._targets:
+            target[...] = states[at]
+        if self._cast is not self._rewards:
+            self._cast.copy_(self._rewards)
+
+    def end(self, done: Array, truncated: Array) -> None:
+        """Writes the flags of a step in which envs ended their episode."""
+        self._form.put_flags(self.following, done, truncated)
 
     def begin(self, begun: Chunk) -> None:
         """Writes what envs that were reset begin with into their rows of the root."""

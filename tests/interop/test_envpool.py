@@ -28,7 +28,7 @@ from gymnasium.vector import AutoresetMode
 from tensordict import TensorDict
 
 import gymbridge.interop.envpool as module
-from gymbridge import interop
+from gymbridge import ParallelEnv, SerialEnv, interop
 from gymbridge.envs import EnvBase, check_env_specs
 from gymbridge.errors import UnpicklableError, UnsupportedSpaceError
 from gymbridge.interop import envpool_calls, envpool_layout
@@ -485,6 +485,22 @@ def test_one_hot_actions_do_the_same(env_name: str, make: Any) -> None:
     env.step(td)  # an action that nobody does is not looked at
 
 
+@pytest.mark.parametrize("engine", [SerialEnv, ParallelEnv])
+def test_engines_run_it_like_another_env(engine: Any, make: Any) -> None:
+    """In this process or in workers, as a batch of batches; seeds are counted through."""
+    other = make(6, "CartPole-v1")
+    batch = engine(2, lambda: MultiThreadedEnv(3, "CartPole-v1", create_env_kwargs={"max_episode_steps": 4}))
+    for env in (batch, other):
+        env.set_seed(2)
+    assert batch.batch_size == (2, 3)
+    td, expected = batch.reset(), other.reset()
+    for _ in range(9):
+        td, expected = batch.rand_action(td), expected.set("action", td["action"].reshape(6))
+        td, expected = batch.step_and_maybe_reset(td)[1], other.step_and_maybe_reset(expected)[1]
+        assert (td["observation"].reshape(6, 4) == expected["observation"]).all()
+    batch.close()
+
+
 def test_a_rollout_waits_until_all_are_done(make: Any) -> None:
     env = make(4, "CartPole-v1", max_episode_steps=30)
     env.set_seed(1)
@@ -765,8 +781,10 @@ def test_an_interrupt_leaves_an_env_that_is_to_be_reset(call: str, make: Any) ->
             raise KeyboardInterrupt
 
     env._pool = Interrupted()
+    given = td.copy()
     with pytest.raises(KeyboardInterrupt):
-        getattr(env, call)(*(() if call in ("reset", "async_step_recv") else (td.copy(),)))
+        getattr(env, call)(*(() if call in ("reset", "async_step_recv") else (given,)))
+    assert "next" not in given.keys()
     env._pool = pool
     with pytest.raises(
         ResetNeeded, match=r"envs \[0, 1\] raised an error in an earlier call or were interrupted in it"

@@ -280,10 +280,10 @@ class EnvPoolLayout:
         return made
 
     def places(self, num_rows: int) -> list[tuple[tuple[int, ...] | None, int]]:
-        """EnvPool's shape of these columns, where it is another, and their position among its arrays."""
+        """The shape of these columns where EnvPool's is another, and their position among its arrays."""
         made: list[tuple[tuple[int, ...] | None, int]] = []
         for state, given in zip(self._states[:-2], self._given_shapes, strict=False):
-            made.append((None if given == state.shape else (num_rows, *given), state.at))
+            made.append((None if given == state.shape else (num_rows, *state.shape), state.at))
         return made
 
     def ends(self, states: Sequence[Array]) -> tuple[Array, Array] | None:
@@ -323,8 +323,8 @@ class _Form:
 
     Attributes:
         keys: of the leaves that an env shows: observations and infos.
-        places: for each of these columns twice, and the rewards once, EnvPool's shape of it where that is another, and
-            its position among EnvPool's arrays.
+        places: for each of these columns twice, and the rewards once, the shape that it has here where EnvPool's is
+            another, and its position among EnvPool's arrays.
         columns: shape and dtype of the column of each leaf that an env shows, and of the rewards.
         reward_dtype: that of the rewards, None where it is EnvPool's.
         is_on_cpu: they are made on the CPU, and not moved.
@@ -416,10 +416,12 @@ class _Form:
         """The same with the reward."""
         return self._next([*self._shown(shown), reward, *flags])
 
-    def no_flags(self, num_sets: int = 1) -> tuple[torch.Tensor, ...]:
-        """The three flags, all False, so many times."""
-        shape = (num_sets * len(FLAGS), *self._flag_shape)
-        return torch.zeros(shape, dtype=torch.bool).unbind(0)  # half of what each by itself takes
+    def no_flags(self, num_sets: int = 1) -> list[torch.Tensor]:
+        """The three flags, all False, so many times.
+
+        They are no views of one tensor: autograd would take a change of one for a change of all.
+        """
+        return [*map(torch.from_numpy, np.zeros((num_sets * len(FLAGS), *self._flag_shape), np.bool_))]
 
     def put_flags(self, following: TensorDictBase, done: Array, truncated: Array) -> None:
         """Writes the flags into a TensorDict on the CPU, in place."""
@@ -468,16 +470,12 @@ class Blank:
         flags = form.no_flags(2)
         self.following = form.next_of(columns, reward, flags[:3])
         self.root = form.root_of(self._root, flags[3:])
-        # in EnvPool's own shapes, and where they stand among what it gives
-        self._targets = [
-            (array if shape is None else array.reshape(shape), at)
-            for array, (shape, at) in zip([*columns, *self._root, rewards], form.places, strict=True)
-        ]
+        self._arrays = [*columns, *self._root, rewards]
 
     def fill(self, states: Sequence[Array]) -> None:
         """Writes what EnvPool gave, but for the flags."""
-        for target, at in self._targets:
-            target[...] = states[at]
+        for array, (shape, at) in zip(self._arrays, self._form.places, strict=True):
+            array[...] = states[at] if shape is None else states[at].reshape(shape)
         if self._cast is not self._rewards:
             self._cast.copy_(self._rewards)
 

@@ -116,7 +116,7 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
     """What each env shows; out of date where there is a ``_last``."""
     _last: list[npt.NDArray[Any]] | None = None
     """What EnvPool gave in the last step of all envs."""
-    _begun: Chunk | None = None
+    _begun: list[npt.NDArray[Any]] | None = None
     """What it then gave of those that ended in it, and were reset at once."""
 
     def __init__(
@@ -241,7 +241,7 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
             self._require_running("step", self._all_ids)
         pool, layout, form = self._pool, self._layout, self._form
         sent = layout.sent(self._all_ids, form.actions(tensordict))
-        begun: Chunk | None = None
+        begun: list[npt.NDArray[Any]] | None = None
         try:
             pool._send(sent)
             blank = Blank(form)
@@ -256,8 +256,8 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
                 pool._reset(ids)
                 blank.fill(states)
                 blank.end(*ends)
-                begun = layout.chunk(pool._recv(), ordered=True)
-                blank.begin(begun)
+                begun = pool._recv()
+                blank.begin(ids, begun)
         except BaseException:
             tensordict.pop("next", None)
             self._lose()
@@ -270,7 +270,8 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         """See :class:`EnvBase`; after a step of all envs it is made when somebody asks for it."""
         if self._last is not None:
             last = self._layout.chunk(self._last, ordered=True)
-            last = last if self._begun is None else last.with_begun(self._begun)
+            if self._begun is not None:
+                last = last.with_begun(self._layout.chunk(self._begun, ordered=True))
             self._made_latest, self._last = self._form.following(last), None
         return self._made_latest
 

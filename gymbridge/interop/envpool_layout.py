@@ -405,7 +405,8 @@ class _Form:
         reward = reward if self.reward_dtype is None else reward.to(self.reward_dtype)
         made = self.next_of(chunk.shown, reward, self.no_flags())
         if chunk.any_done:
-            self.put_flags(made, chunk.done, chunk.truncated)
+            for name, flag in zip(FLAGS, (chunk.done, chunk.done & ~chunk.truncated, chunk.truncated), strict=True):
+                entry(made, name).numpy()[:, 0] = flag
         return self.moved(made)
 
     def root_of(self, shown: Sequence[Array], flags: Sequence[torch.Tensor]) -> TensorDict:
@@ -421,13 +422,11 @@ class _Form:
 
         They are no views of one tensor: autograd would take a change of one for a change of all.
         """
-        return [*map(torch.from_numpy, np.zeros((num_sets * len(FLAGS), *self._flag_shape), np.bool_))]
+        return [*map(torch.from_numpy, self.flag_arrays(num_sets))]
 
-    def put_flags(self, following: TensorDictBase, done: Array, truncated: Array) -> None:
-        """Writes the flags into a TensorDict on the CPU, in place."""
-        flags = (done, done & ~truncated, truncated)
-        for name, flag in zip(FLAGS, flags, strict=True):
-            entry(following, name).numpy()[:, 0] = flag
+    def flag_arrays(self, num_sets: int) -> Array:
+        """The same as one array."""
+        return np.zeros((num_sets * len(FLAGS), *self._flag_shape), np.bool_)
 
     def moved(self, made: TensorDict) -> TensorDict:
         """On the device where it is to be."""
@@ -467,7 +466,8 @@ class Blank:
         if form.reward_dtype is not None:
             reward = torch.empty(reward.shape, dtype=form.reward_dtype)
         self._cast = reward
-        flags = form.no_flags(2)
+        self._flags = form.flag_arrays(2)
+        flags = [*map(torch.from_numpy, self._flags)]
         self.following = form.next_of(columns, reward, flags[:3])
         self.root = form.root_of(self._root, flags[3:])
         self._arrays = [*columns, *self._root, rewards]
@@ -481,12 +481,13 @@ class Blank:
 
     def end(self, done: Array, truncated: Array) -> None:
         """Writes the flags of a step in which envs ended their episode."""
-        self._form.put_flags(self.following, done, truncated)
+        flags = self._flags
+        flags[0, :, 0], flags[1, :, 0], flags[2, :, 0] = done, done & ~truncated, truncated
 
-    def begin(self, begun: Chunk) -> None:
-        """Writes what envs that were reset begin with into their rows of the root."""
-        for whole, column in zip(self._root, begun.shown, strict=True):
-            whole[begun.ids] = column
+    def begin(self, ids: Ids, states: Sequence[Array]) -> None:
+        """Writes what envs that were reset begin with, as EnvPool gave it, into their rows of the root."""
+        for whole, (shape, at) in zip(self._root, self._form.places, strict=False):
+            whole[ids] = states[at] if shape is None else states[at].reshape((len(ids), *shape[1:]))
 
 
 def gathered(parts: Sequence[Part]) -> Chunk:

@@ -3,11 +3,11 @@
 What EnvPool does at an episode's end, and what the TensorDict env does:
 
 =====================  ==================================  ============================================================
-\\                      EnvPool                             here
+when                   EnvPool                             here
 =====================  ==================================  ============================================================
 the last step          the final observation               the same, under ``"next"``
 the step after that    ignores the action; gives the       ``step_and_maybe_reset`` has had these envs reset, and
-                       first observation, reward 0         ``td_`` has their first observation; a ``step`` is refused
+                       first observation                   ``td_`` has their first observation; a ``step`` is refused
 ``reset`` of some      begins new episodes, ended or not   the same: ``"_reset"`` picks
 =====================  ==================================  ============================================================
 

@@ -15,7 +15,11 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-EXTRAS = {"stable_baselines3": "gymbridge.interop.sb3", "torchrl": "gymbridge.interop.torchrl"}
+EXTRAS = {
+    "stable_baselines3": "gymbridge.interop.sb3",
+    "torchrl": "gymbridge.interop.torchrl",
+    "envpool": "gymbridge.interop.envpool",
+}
 """Libraries of the optional extras, without which a page that imports them is skipped, and what else needs them."""
 
 

@@ -125,7 +125,8 @@ def core_objects(env: Any) -> list[Any]:
     """The env without its wrappers; of a batch in this process, or of an env around one, itself and those inside."""
     if isinstance(env, gym.Env):
         return [env.unwrapped]
-    inside: Any = env._inner_envs() if isinstance(env, EnvBase) else ()  # another library's env has none to tell of
+    is_ours = hasattr(type(env), "_engine_description")  # another library's env has none to tell of
+    inside = env._inner_envs() if is_ours else ()
     return [env, *(core for inner in inside for core in core_objects(inner))]
 
 

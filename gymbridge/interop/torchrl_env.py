@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
 import gymnasium as gym
@@ -12,12 +12,13 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from gymbridge.interop.torchrl_specs import spec_from_torchrl  # before torchrl: it says which extra is missing
+from gymbridge.interop.unlike_members import split_specs
 
 # isort: split
 
 from torchrl._utils import seed_generator
-from torchrl.envs import TransformedEnv
 from torchrl.envs import EnvBase as TorchRLEnvBase
+from torchrl.envs import TransformedEnv
 from torchrl.envs.batched_envs import BatchedEnvBase
 
 from gymbridge.envs.base import EnvBase
@@ -37,13 +38,7 @@ Key = tuple[str, ...]
 Maker = Callable[..., TorchRLEnvBase]
 
 
-@overload
-def from_torchrl(env_or_maker: TorchRLEnvBase, *, partial_step: bool | None = None) -> TorchRLEnv: ...
-@overload
-def from_torchrl(env_or_maker: Maker, *, partial_step: bool | None = None) -> TorchRLEnvMaker: ...
-def from_torchrl(
-    env_or_maker: TorchRLEnvBase | Maker, *, partial_step: bool | None = None
-) -> TorchRLEnv | TorchRLEnvMaker:
+def from_torchrl(env_or_maker: TorchRLEnvBase | Maker, *, partial_step: bool | None = None) -> Any:
     """A TorchRL env as one of gymbridge's; or of a maker of TorchRL envs a maker of such envs.
 
     Args:
@@ -134,14 +129,13 @@ class TorchRLEnv(EnvBase):
         self._read_specs()
 
     def _read_specs(self) -> None:
-        env = self.env
-        self.observation_spec = _composite(env.full_observation_spec)
-        self.action_spec = _composite(env.full_action_spec)
-        self.reward_spec = _composite(env.full_reward_spec)
-        self.done_spec = _composite(env.full_done_spec)
-        self.state_spec = _composite(env.full_state_spec)
-        shown = [*leaf_keys(self.full_observation_spec), *leaf_keys(_composite(env.full_done_spec))]
-        self._shown_keys = [_short(key) for key in shown]
+        theirs = {kind: getattr(self.env, f"full_{kind}_spec") for kind in KINDS}
+        converted = {kind: cast(Composite, spec_from_torchrl(spec)) for kind, spec in theirs.items()}
+        specs, self._unlike = split_specs(converted, self.ndim)
+        for kind in KINDS:
+            self._store_spec(kind, specs[kind])
+        # of the flags those that the env has; others are completed
+        self._shown_keys = [_short(key) for kind in ("observation", "done") for key in leaf_keys(specs[kind])]
         self._step_keys = [*self._shown_keys, *(_short(key) for key in leaf_keys(self.full_reward_spec))]
         self._mask_shapes = {
             (*path, "_reset"): self.full_done_spec[(*path, "done")].shape for path in self._spec_plan.groups.decisive
@@ -156,11 +150,11 @@ class TorchRLEnv(EnvBase):
         if tensordict is None or not (len(tensordict.keys()) or self._lead(tensordict)):
             first = self.env.reset(**kwargs)
         elif kwargs.get("set_state") is None and self._all_have_ended(tensordict):
-            first = self.env.reset(self._masks_alone(tensordict), select_reset_only=True, **kwargs)
+            first = self.env.reset(self._inward(self._masks_alone(tensordict)), select_reset_only=True, **kwargs)
         else:
-            first = self.env.reset(self._all_of(tensordict), **kwargs)
-        self._latest = _picked(first, self._shown_keys)
-        return self._latest.copy()
+            first = self.env.reset(self._inward(self._all_of(tensordict)), **kwargs)
+        self._latest = _picked(self._outward(first), self._shown_keys)
+        return self._latest
 
     def _all_have_ended(self, tensordict: TensorDictBase) -> bool:
         """Whether the caller's flags say so of every env that is to be reset: what else there is is the end's."""
@@ -210,9 +204,10 @@ class TorchRLEnv(EnvBase):
             self._fill(tensordict, self._latest)  # a transform may look at what was shown before
         if self._group_sizes:
             self._sized(tensordict)
-        following = _picked(self.env.step(tensordict).get("next"), self._step_keys)
+        stepped = self.env.step(self._inward(tensordict))
+        following = _picked(self._outward(stepped.get("next")), self._step_keys)
         self._latest = following
-        return following.copy() if self.ndim else following
+        return following
 
     def _given_to_step(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
         """All that the caller has, as TorchRL's envs read it."""
@@ -249,10 +244,30 @@ class TorchRLEnv(EnvBase):
                 group.batch_size = torch.Size((*lead, *size))
         return given
 
+    def _inward(self, given: TensorDictBase) -> TensorDictBase:
+        """What the TorchRL env is given, which is ours to change, in its own form."""
+        for parts in [given, entry(given, "next")] if self._unlike else ():
+            if parts is not None:
+                for members in reversed(self._unlike):
+                    members.together(parts, len(self._lead(given)))
+        return given
+
+    def _outward(self, made: TensorDictBase) -> TensorDictBase:
+        """What the TorchRL env gave, in the form of our specs."""
+        if self._unlike:
+            made = made.copy()
+            for members in self._unlike:
+                members.apart(made, len(self._lead(made)))
+        return made
+
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """See :meth:`EnvBase.rand_action`; the TorchRL env draws it, so that its action mask holds."""
         self._require_batch_size("rand_action", tensordict)
-        return cast(TensorDictBase, self.env.rand_action(tensordict))
+        if not self._unlike:
+            return cast(TensorDictBase, self.env.rand_action(tensordict))
+        given = None if tensordict is None else self._inward(tensordict.copy())
+        drawn = self._outward(self.env.rand_action(given)).select(*self.action_keys)
+        return drawn if tensordict is None else tensordict.update(drawn)
 
     # ---------------------------------------------------------------- seeds, states, the end
 
@@ -352,10 +367,6 @@ class TorchRLEnvMaker:
 def _maker_of(pickled: bytes) -> TorchRLEnvMaker:
     maker, partial_step = cloudpickle.loads(pickled)
     return TorchRLEnvMaker(maker, partial_step=partial_step)
-
-
-def _composite(spec: Any) -> Composite:
-    return cast(Composite, spec_from_torchrl(spec))
 
 
 def _short(key: Key) -> str | Key:

@@ -74,8 +74,8 @@ class Squares(_SeededEnv):
         self.count = torch.zeros(*size, 1, dtype=torch.int64)
         self.names = ["left", "right"]
 
-    def double(self, number: int) -> int:
-        return 2 * number
+    def times(self, number: int) -> int:
+        return number * self.length
 
     def _shown(self) -> dict[str, torch.Tensor]:
         square = (self.count**2 + self._noise(2)).to(self.dtype)

@@ -73,7 +73,7 @@ def next_torchrl_seed(seed: int) -> int:
 
     Example:
         >>> next_torchrl_seed(0)
-        1901466117
+        795726461
     """
     return cast(int, seed_generator(seed))
 
@@ -141,8 +141,9 @@ class TorchRLEnv(EnvBase):
             (*path, "_reset"): self.full_done_spec[(*path, "done")].shape for path in self._spec_plan.groups.decisive
         }
         self._group_sizes: dict[Key, torch.Size] = {}
-        for kind in KINDS:
-            self._group_sizes |= group_sizes(self._spec_of(kind))
+        for spec in specs.values():
+            for path, size in group_sizes(spec).items():  # what a transform adds may have a group of a smaller size
+                self._group_sizes[path] = max(size, self._group_sizes.get(path, size), key=len)
 
     # ---------------------------------------------------------------- reset and step
 
@@ -307,23 +308,27 @@ class TorchRLEnv(EnvBase):
         return [_without_transforms(self.env)]
 
     def __getattr__(self, name: str) -> Any:
-        """What the TorchRL env has, and what that looks up in its own."""
+        """What the TorchRL env has or, if that wraps one of gymnasium, what this one has in any of its wrappers."""
         if name.startswith("_") or name == "env" or hasattr(type(self), name):
             return object.__getattribute__(self, name)
-        return getattr(self.env, name)
+        try:
+            return getattr(self.env, name)
+        except AttributeError:
+            gym_env = _gym_env(self.env)
+            if gym_env is None or not gym_env.has_wrapper_attr(name):
+                raise
+            return gym_env.get_wrapper_attr(name)
 
     def set_attr(self, name: str, value: Any) -> None:
-        """Sets an attribute of the TorchRL env: where it is found, or else on the one without transforms."""
+        """Sets an attribute where it is found, within transforms too, or else on the env without these."""
         env: Any = self.env
-        while isinstance(env, TransformedEnv) and not (name in vars(env) or hasattr(type(env), name)):
+        while isinstance(env, TransformedEnv) and not _has_own(env, name):
             env = env.base_env
-        inner = vars(env).get("_env")  # that of another library, which the TorchRL env wraps
-        if inner is None or name in vars(env) or hasattr(type(env), name) or not hasattr(env, name):
-            setattr(env, name, value)
-        elif isinstance(inner, gym.Env):
-            inner.set_wrapper_attr(name, value)
+        gym_env = _gym_env(env)
+        if gym_env is not None and not _has_own(env, name) and gym_env.has_wrapper_attr(name):
+            gym_env.set_wrapper_attr(name, value)
         else:
-            setattr(inner, name, value)
+            setattr(env, name, value)
 
 
 class TorchRLEnvMaker:
@@ -339,8 +344,8 @@ class TorchRLEnvMaker:
     Example:
         >>> from torchrl.envs import GymEnv
         >>> env = from_torchrl(GymEnv)(env_name="CartPole-v1")
-        >>> env.full_action_spec.keys()
-        dict_keys(['action'])
+        >>> env.action_keys
+        ['action']
         >>> env.close()
     """
 
@@ -388,6 +393,16 @@ def _without_transforms(env: TorchRLEnvBase) -> TorchRLEnvBase:
     while isinstance(env, TransformedEnv):
         env = env.base_env
     return env
+
+
+def _has_own(env: TorchRLEnvBase, name: str) -> bool:
+    return name in vars(env) or hasattr(type(env), name)
+
+
+def _gym_env(env: TorchRLEnvBase) -> gym.Env[Any, Any] | None:
+    """The gymnasium env that a TorchRL env wraps."""
+    inner = vars(_without_transforms(env)).get("_env")
+    return inner if isinstance(inner, gym.Env) else None
 
 
 def _num_seeds(env: TorchRLEnvBase) -> int:

@@ -26,7 +26,7 @@ from gymbridge.envs.env_specs import KINDS
 from gymbridge.envs.inputs import DeviceLike, as_seed
 from gymbridge.envs.seed_chain import SeedChain
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
-from gymbridge.envs.tensordicts import cloned, entries, entry
+from gymbridge.envs.tensordicts import cloned, entries, entry, tensordict_of
 from gymbridge.specs import Composite
 
 if TYPE_CHECKING:
@@ -135,8 +135,11 @@ class TorchRLEnv(EnvBase):
         for kind in KINDS:
             self._store_spec(kind, specs[kind])
         # of the flags those that the env has; others are completed
-        self._shown_keys = [_short(key) for kind in ("observation", "done") for key in leaf_keys(specs[kind])]
-        self._step_keys = [*self._shown_keys, *(_short(key) for key in leaf_keys(self.full_reward_spec))]
+        shown = [key for kind in ("observation", "done") for key in leaf_keys(specs[kind])]
+        self._shown_keys: dict[str | Key, None] = {_short(key): None for key in shown}
+        rewards = specs["reward"]
+        self._reward_shapes = [] if self._unlike else [(key, rewards[key].shape) for key in leaf_keys(rewards)]
+        self._step_keys = self._shown_keys | {_short(key): None for key in leaf_keys(rewards)}
         self._mask_shapes = {
             (*path, "_reset"): self.full_done_spec[(*path, "done")].shape for path in self._spec_plan.groups.decisive
         }
@@ -201,14 +204,27 @@ class TorchRLEnv(EnvBase):
             self._put(given, key, own)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if self._latest is not None and self._latest.batch_size == tensordict.batch_size:
-            self._fill(tensordict, self._latest)  # a transform may look at what was shown before
+        latest = self._latest
+        if latest is not None and latest.batch_size == tensordict.batch_size:
+            tensordict = self._with_shown(tensordict, latest)  # a transform may look at what was shown before
         if self._group_sizes:
             self._sized(tensordict)
-        stepped = self.env.step(self._inward(tensordict))
-        following = _picked(self._outward(stepped.get("next")), self._step_keys)
-        self._latest = following
+        following = self._latest = _picked(self._outward(self._stepped(self._inward(tensordict))), self._step_keys)
         return following
+
+    def _stepped(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """What the TorchRL env gives; flags are completed here, which costs a part of what TorchRL's way does."""
+        env = self.env
+        has_extras = entry(tensordict, "next") is not None or entry(tensordict, "_step") is not None
+        if has_extras or env.run_type_checks:
+            return cast(TensorDictBase, env.step(tensordict).get("next"))
+        made: TensorDictBase = env._step(tensordict)
+        lead = self._lead(tensordict)
+        for key, shape in self._reward_shapes:
+            reward = made.get(key, None)
+            if reward is not None and reward.shape != (*lead, *shape) and -1 not in shape:
+                made.set(key, reward.view((*lead, *shape)))
+        return made
 
     def _given_to_step(self, tensordict: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
         """All that the caller has, as TorchRL's envs read it."""
@@ -217,6 +233,16 @@ class TorchRLEnv(EnvBase):
         if self.device is not None and given.device != self.device:
             given = given.to(self.device)
         return self._with_mask(given, "_step", mask)
+
+    def _with_shown(self, given: TensorDictBase, shown: TensorDictBase) -> TensorDictBase:
+        """What an env is given with what it showed where that has nothing."""
+        if type(given) is type(shown) is TensorDict and not self._group_sizes:
+            own, names = entries(shown), self._shown_keys
+            return tensordict_of(
+                {**{name: own[name] for name in names if name in own}, **entries(given)}, given.batch_size, given.device
+            )
+        self._fill(given, shown)
+        return given
 
     def _fill(self, given: TensorDictBase, shown: TensorDictBase) -> None:
         """Sets what an env showed where what it is given has nothing."""
@@ -378,13 +404,9 @@ def _short(key: Key) -> str | Key:
     return key[0] if len(key) == 1 else key
 
 
-def _picked(tensordict: TensorDictBase, keys: Sequence[str | Key]) -> TensorDictBase:
+def _picked(tensordict: TensorDictBase, keys: Mapping[str | Key, None]) -> TensorDictBase:
     """These leaves alone, as far as they are there."""
-    if (
-        type(tensordict) is TensorDict
-        and len(own := entries(tensordict)) == len(keys)
-        and all(key in own for key in keys)
-    ):
+    if type(tensordict) is TensorDict and entries(tensordict).keys() <= keys.keys():
         return tensordict
     return tensordict.select(*keys, strict=False)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import reprlib
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import cloudpickle
 import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
 
 from gymbridge.engine.failures import mark_error
 from gymbridge.engine.gym_host import close_all
@@ -51,11 +54,36 @@ class EnvMaker:
         if _is_env(self.source):
             return self.source
         if isinstance(self.source, str):
+            _import_entry_point(self.source)
             return gym.make(self.source, **self.kwargs)
         return self.source(**self.kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _maker_of, (cloudpickle.dumps((self.source, self.kwargs)),)
+
+
+_importing = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """In a forked child, where nobody is left to let go of it."""
+    global _importing
+    _importing = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _import_entry_point(env_id: str) -> None:
+    """Imports what an id's envs are made of: alone, since two threads in one package may each find it half imported.
+
+    What is wrong with the id, ``gymnasium.make`` tells.
+    """
+    with _importing, suppress(Exception):
+        entry_point = gym.spec(env_id).entry_point
+        if isinstance(entry_point, str):
+            load_env_creator(entry_point)
 
 
 def _maker_of(pickled: bytes) -> EnvMaker:

@@ -12,14 +12,16 @@ class SeedChain(NamedTuple):
     """The seeds that follow one another, in place of ``seed``, ``seed + 1``, ``seed + 2`` and so on.
 
     Attributes:
+        rule: its name, by which envs are known to have the same.
         following: seed -> the one after it; it is pickled with what an env says of itself.
         num_seeds: how many the env takes: more than one if it is a batch.
 
     Example:
-        >>> SeedChain(lambda seed: 2 * seed, 3).after(1)
+        >>> SeedChain("doubled", lambda seed: 2 * seed, 3).after(1)
         8
     """
 
+    rule: str
     following: Callable[[int], int]
     num_seeds: int = 1
 
@@ -33,7 +35,8 @@ class SeedChain(NamedTuple):
 def common_chain(chains: Iterable[SeedChain | None]) -> SeedChain | None:
     """The chain of several envs, one after the other; None unless all have the same rule."""
     each = [*chains]
-    rules = {None if chain is None else chain.following for chain in each}
-    if len(rules) != 1 or (rule := rules.pop()) is None:
+    first = each[0]
+    known = [chain for chain in each if chain is not None and first is not None and chain.rule == first.rule]
+    if first is None or len(known) < len(each):
         return None
-    return SeedChain(rule, sum(chain.num_seeds for chain in each if chain is not None))
+    return first._replace(num_seeds=sum(chain.num_seeds for chain in known))

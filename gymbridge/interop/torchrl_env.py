@@ -125,7 +125,7 @@ class TorchRLEnv(EnvBase):
         if partial_step is None and (not env.batch_locked or isinstance(_without_transforms(env), BatchedEnvBase)):
             self._partial_step = True
         self._partial_reset = True  # TorchRL asks it of every env
-        self.seed_chain = SeedChain(next_torchrl_seed, _num_seeds(_without_transforms(env)))
+        self.seed_chain = SeedChain("torchrl", next_torchrl_seed, _num_seeds(_without_transforms(env)))
         self._read_specs()
 
     def _read_specs(self) -> None:

@@ -220,7 +220,9 @@ def random_group(draw: random.Random, batch: tuple[int, ...], depth: int) -> own
 
 
 def locks(spec: Any) -> list[bool]:
-    """Which Composites are locked, top to bottom."""
+    """Which Composites are locked, top to bottom; of a stack those that it is made of."""
+    if hasattr(spec, "stack_dim"):
+        return [locked for row in spec.unbind(spec.stack_dim) for locked in locks(row)]
     if not hasattr(spec, "items"):
         return []
     return [spec.is_locked, *(locked for _, entry in spec.items() for locked in locks(entry))]

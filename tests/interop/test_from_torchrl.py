@@ -28,6 +28,7 @@ import gymbridge.interop.torchrl_env
 from gymbridge import AsyncEnvPool, ParallelEnv, SerialEnv
 from gymbridge.envs import EnvBase, EnvCreator, check_env_specs
 from gymbridge.errors import EnvOutputError
+from gymbridge.interop import torchrl as face
 from gymbridge.interop.torchrl_env import TorchRLEnv, TorchRLEnvMaker, from_torchrl, next_torchrl_seed
 from gymbridge.vector import TensorDictVectorEnv
 
@@ -328,7 +329,7 @@ def test_parts_are_reset_and_stepped_as_torchrls(name: str, closing: Callable[[A
                 done | again.reshape(-1, *[1] * (done.ndim - 1)) if done.any() or again.any() else done
             )
             first = env.reset(following) if following["_reset"].any() else following.exclude("_reset")
-            seen += [stepped["next"].exclude(*env.reward_keys), first]
+            seen += [stepped["next"], first]
     shown = list(zip(*pairs, strict=True))
     assert len(shown) == 1 + 2 * len(actions)
     for own, other in shown:
@@ -563,6 +564,15 @@ def test_the_gymnasium_face_runs_over_it(closing: Callable[[Any], Any]) -> None:
     observations, _ = vector.reset(seed=SEED)
     assert observations["square"].shape == (2, 2)
     assert vector.step(vector.action_space.sample())[1].tolist() != [0.0, 0.0]
+
+
+def test_there_and_back_again(closing: Callable[[Any], Any]) -> None:
+    """TorchRL envs in an engine that is itself a TorchRL env."""
+    theirs = closing(torchrl.envs.SerialEnv(NUM_ENVS, counted))
+    ours = closing(face.to_torchrl(SerialEnv(NUM_ENVS, face.from_torchrl(counted))))
+    actions = drawn(theirs.full_action_spec)
+    assert ours.set_seed(SEED) == theirs.set_seed(SEED)
+    assert_equal_rollouts(seeded_rollout(ours, actions), seeded_rollout(theirs, actions))
 
 
 # ---------------------------------------------------------------- what cannot be

@@ -28,6 +28,7 @@ from torchrl.envs import (
     ObservationNorm,
     PendulumEnv,
     RewardSum,
+    SerialEnv,
     StepCounter,
     TensorDictPrimer,
     Transform,
@@ -402,6 +403,11 @@ def pair() -> EnvBase:
     return TransformedEnv(Squares(4, batch_size=(2,)), Compose(StepCounter(6), InitTracker()))
 
 
+def batch() -> EnvBase:
+    """A batch of TorchRL's, in transforms."""
+    return TransformedEnv(SerialEnv(2, counted), RewardSum(in_keys=["reward"], out_keys=["total"]))
+
+
 MAKERS: dict[str, Any] = {
     "squares": Squares,
     "counted": counted,
@@ -420,5 +426,6 @@ MAKERS: dict[str, Any] = {
     "pendulum": pendulum,
     "stateless-pendulum": stateless_pendulum,
     "pair": pair,
+    "batch": batch,
 }
 """Name -> maker of an env."""

@@ -197,7 +197,7 @@ def test_rollouts_in_workers_are_torchrls(name: str, engine: str, closing: Calla
 @pytest.mark.parametrize("engine", IN_WORKERS)
 def test_unlike_envs_in_workers_are_each_as_alone(engine: str, closing: Callable[[Any], Any]) -> None:
     """All envs at once, a multi-task batch, each against the TorchRL env alone."""
-    makers = [maker for name, maker in MAKERS.items() if name not in ("pair", "unlike")]
+    makers = [maker for name, maker in MAKERS.items() if name not in ("pair", "batch", "unlike")]
     theirs = [closing(maker()) for maker in makers]
     actions = [drawn(env.full_action_spec) for env in theirs]
     ours = closing(IN_WORKERS[engine]([from_torchrl(maker) for maker in makers]))
@@ -304,7 +304,7 @@ def test_recurrent_states_go_round_as_with_torchrl(engine: Callable[..., Any], c
 # ---------------------------------------------------------------- masks
 
 
-@pytest.mark.parametrize("name", ["squares", "counted", "agents-counted", "pair", "cart-pole"])
+@pytest.mark.parametrize("name", ["squares", "counted", "agents-counted", "pair", "batch", "cart-pole"])
 def test_parts_are_reset_and_stepped_as_torchrls(name: str, closing: Callable[[Any], Any]) -> None:
     """``"_reset"`` and ``"_step"`` masks, drawn anew each time."""
     theirs = closing(torchrl.envs.SerialEnv(NUM_ENVS, MAKERS[name]))
@@ -392,6 +392,14 @@ def test_a_state_from_an_episodes_end_does_not(closing: Callable[[Any], Any]) ->
     assert torch.equal(env.reset(td, set_state=True)["th"], td["th"])
     assert not torch.equal(env.reset(ended)["th"], td["th"])
     assert not torch.equal(env.reset(td, set_state=False)["th"], td["th"])
+
+
+def test_arguments_of_a_reset_reach_the_envs(closing: Callable[[Any], Any]) -> None:
+    env = closing(SerialEnv(2, from_torchrl(lambda: GymEnv("CartPole-v1"))))
+    first, again, other = (env.reset(list_of_kwargs=[{"seed": seed}, {"seed": 7}])["observation"] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first[0], other[0])
+    assert torch.equal(first[1], other[1])
 
 
 # ---------------------------------------------------------------- seeds

@@ -56,13 +56,15 @@ class EnvMaker:
         if isinstance(self.source, str):
             _import_entry_point(self.source)
             return gym.make(self.source, **self.kwargs)
-        return self.source(**self.kwargs)
+        return _made_by(self.source, self.kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _maker_of, (cloudpickle.dumps((self.source, self.kwargs)),)
 
 
 _importing = threading.Lock()
+_TRIES = 5
+_OF_HALF_MODULES = (ImportError, AttributeError, KeyError, RuntimeError)
 
 
 def _renew_lock() -> None:
@@ -84,6 +86,37 @@ def _import_entry_point(env_id: str) -> None:
         entry_point = gym.spec(env_id).entry_point
         if isinstance(entry_point, str):
             load_env_creator(entry_point)
+
+
+def _made_by(maker: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a maker gives; called again, and alone, where a thread has met a module that another had half imported."""
+    if threading.current_thread() is threading.main_thread():
+        return maker(**kwargs)
+    try:
+        return maker(**kwargs)
+    except _OF_HALF_MODULES as error:
+        if not _met_half_a_module(error):
+            raise
+    with _importing:
+        for _ in range(_TRIES - 1):  # others may still be at their first
+            try:
+                return maker(**kwargs)
+            except _OF_HALF_MODULES as error:
+                if not _met_half_a_module(error):
+                    raise
+        return maker(**kwargs)
+
+
+def _met_half_a_module(error: Exception) -> bool:
+    """Whether Python's import raised what it does where it breaks a deadlock of threads."""
+    if isinstance(error, RuntimeError):
+        return type(error).__name__ == "_DeadlockError"
+    if not isinstance(error, KeyError):
+        return "partially initialized module" in str(error)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_filename.startswith("<frozen importlib.")
 
 
 def _maker_of(pickled: bytes) -> EnvMaker:

@@ -898,7 +898,7 @@ print("end", sorted({"torch", "tensordict"} & set(sys.modules)))
 PACKAGES = """
 import subprocess
 import sys
-import textwrap
+from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
@@ -924,7 +924,8 @@ for package in (f"package_{number}" for number in range(12)):
     for module in ("left", "right"):
         (folder / f"{module}.py").write_text(ENV)
         gym.register(f"{package}-{module}-v0", f"{package}.{module}:Env")
-        makers.append(EnvMaker(f"{package}-{module}-v0", {}))
+        made_of = f"{package}-{module}-v0"
+        makers.append(EnvMaker(made_of if sys.argv[2] == "ids" else partial(gym.make, made_of), {}))
 sys.path.insert(0, sys.argv[1])
 sys.setswitchinterval(1e-4)
 engine = ThreadPoolEngine(makers, GymHostOptions())
@@ -933,10 +934,10 @@ engine.close()
 """
 
 
-def test_ids_of_one_package_are_made_at_once(tmp_path: Path, subprocess_env: dict[str, str]) -> None:
+@pytest.mark.parametrize("given", ["ids", "callables"])
+def test_envs_of_one_package_are_made_at_once(given: str, tmp_path: Path, subprocess_env: dict[str, str]) -> None:
     """Python breaks the deadlock of two threads that import each other's module by showing one of them half of it."""
-    done = subprocess.run(
-        [sys.executable, "-c", PACKAGES, tmp_path], env=subprocess_env, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", PACKAGES, tmp_path, given]
+    done = subprocess.run(command, env=subprocess_env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "24"

@@ -11,7 +11,6 @@ from typing import Any
 
 import cloudpickle
 import gymnasium as gym
-from gymnasium.envs.registration import load_env_creator
 
 from gymbridge.engine.failures import mark_error
 from gymbridge.engine.gym_host import close_all
@@ -54,61 +53,72 @@ class EnvMaker:
         if _is_env(self.source):
             return self.source
         if isinstance(self.source, str):
-            _import_entry_point(self.source)
-            return gym.make(self.source, **self.kwargs)
-        return _made_by(self.source, self.kwargs)
+            return _made_by(gym.make, (self.source,), self.kwargs)
+        return _made_by(self.source, (), self.kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _maker_of, (cloudpickle.dumps((self.source, self.kwargs)),)
 
 
-_importing = threading.Lock()
-_TRIES = 5
-_OF_HALF_MODULES = (ImportError, AttributeError, KeyError, RuntimeError)
+_PATIENCE = 10.0
+"""Seconds."""
 
 
-def _renew_lock() -> None:
-    """In a forked child, where nobody is left to let go of it."""
-    global _importing
-    _importing = threading.Lock()
+class _FirstCalls:
+    """How many threads call a maker for the first time."""
+
+    def __init__(self) -> None:
+        self._num_calls = 0
+        self._have_ended = threading.Condition()
+        self.turn = threading.Lock()
+        """Of those that call theirs again."""
+
+    def __enter__(self) -> None:
+        with self._have_ended:
+            self._num_calls += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._have_ended:
+            self._num_calls -= 1
+            self._have_ended.notify_all()
+
+    def await_end(self) -> None:
+        """Waits until no thread does, but not for ever: one may be in a maker that waits for who waits here."""
+        with self._have_ended:
+            self._have_ended.wait_for(lambda: not self._num_calls, _PATIENCE)
+
+
+_first_calls = _FirstCalls()
+
+
+def _forget_calls() -> None:
+    """In a forked child, where the threads that called them are not."""
+    global _first_calls
+    _first_calls = _FirstCalls()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+    os.register_at_fork(after_in_child=_forget_calls)
 
 
-def _import_entry_point(env_id: str) -> None:
-    """Imports what an id's envs are made of: alone, since two threads in one package may each find it half imported.
-
-    What is wrong with the id, ``gymnasium.make`` tells.
-    """
-    with _importing, suppress(Exception):
-        entry_point = gym.spec(env_id).entry_point
-        if isinstance(entry_point, str):
-            load_env_creator(entry_point)
-
-
-def _made_by(maker: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a maker gives; called again, and alone, where a thread has met a module that another had half imported."""
+def _made_by(maker: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What a maker gives; called again, and alone, where it met a module that another thread had half imported."""
     if threading.current_thread() is threading.main_thread():
-        return maker(**kwargs)
-    try:
-        return maker(**kwargs)
-    except _OF_HALF_MODULES as error:
-        if not _met_half_a_module(error):
-            raise
-    with _importing:
-        for _ in range(_TRIES - 1):  # others may still be at their first
-            try:
-                return maker(**kwargs)
-            except _OF_HALF_MODULES as error:
-                if not _met_half_a_module(error):
-                    raise
-        return maker(**kwargs)
+        return maker(*args, **kwargs)
+    calls = _first_calls
+    with calls:
+        try:
+            return maker(*args, **kwargs)
+        except (ImportError, AttributeError, KeyError, RuntimeError) as error:
+            if not _met_half_a_module(error):
+                raise
+    calls.await_end()
+    with calls.turn:
+        return maker(*args, **kwargs)
 
 
 def _met_half_a_module(error: Exception) -> bool:
-    """Whether Python's import raised what it does where it breaks a deadlock of threads."""
+    """Whether Python's import raised it where it broke a deadlock of threads that import each other's modules."""
     if isinstance(error, RuntimeError):
         return type(error).__name__ == "_DeadlockError"
     if not isinstance(error, KeyError):

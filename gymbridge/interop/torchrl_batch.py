@@ -30,7 +30,7 @@ class GymbridgeEnv(torchrl_envs.EnvBase):
 
     What a step and a reset give is what the engine gives; :meth:`step_and_maybe_reset` is one round of it. Attributes
     and methods that TorchRL has not got are those of the engine, which has those of its envs: ``env.num_envs``,
-    ``env.stats()``, ``env.last_partial()``, ``env.custom()`` of every env.
+    ``env.last_partial()``, ``env.custom()`` of every env.
 
     Attributes:
         engine: what was given.

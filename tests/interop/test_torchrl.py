@@ -655,17 +655,53 @@ def test_a_collectors_frames_are_those_over_torchrls_serial_env(engine: Callable
     assert batches[0][-1]["collector", "traj_ids"].unique().numel() > NUM_ENVS
 
 
-@pytest.mark.parametrize("options", [{"split_trajs": True}, {"reset_at_each_iter": True}, {"max_frames_per_traj": 5}])
-def test_options_of_a_collector(options: dict[str, Any]) -> None:
+OPTIONS: dict[str, Any] = {
+    "split_trajs": True,
+    "reset_at_each_iter": True,
+    "max_frames_per_traj": 5,
+    "device": "cpu",
+    "policy_device": "cpu",
+    "storing_device": "cpu",
+    "init_random_frames": 50,
+    "compact_obs": True,
+    "set_truncated": True,
+    "use_buffers": False,
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_of_a_collector(name: str) -> None:
     env = to_torchrl(SerialEnv(NUM_ENVS, short_cartpole))
-    collector = Collector(env, act_by_sign, frames_per_batch=30 * NUM_ENVS, total_frames=60 * NUM_ENVS, **options)
-    batches = list(collector)
+    collector = Collector(
+        env, act_by_sign, frames_per_batch=30 * NUM_ENVS, total_frames=60 * NUM_ENVS, **{name: OPTIONS[name]}
+    )
+    batches = [batch.clone() for batch in collector]
     collector.shutdown()
     assert len(batches) == 2
-    if "max_frames_per_traj" in options:
-        assert int(batches[-1]["step_count"].max()) < 5
-    if "split_trajs" in options:
-        assert batches[-1]["collector", "mask"].sum() == 30 * NUM_ENVS
+    last = batches[-1]
+    if name == "split_trajs":
+        assert last["collector", "mask"].sum() == 30 * NUM_ENVS
+    else:
+        assert last.numel() == 30 * NUM_ENVS
+        assert last["next", "done"].any()
+    if name == "max_frames_per_traj":
+        assert int(last["step_count"].max()) < 5
+    if name == "set_truncated":
+        assert last["next", "truncated"][:, -1].all()
+    if name in ("device", "storing_device"):
+        assert last.device == torch.device("cpu")
+
+
+def test_a_collector_fills_a_replay_buffer() -> None:
+    buffer = theirs.ReplayBuffer(storage=theirs.LazyTensorStorage(1000, ndim=2), batch_size=16)
+    env = to_torchrl(SerialEnv(NUM_ENVS, short_cartpole))
+    collector = Collector(
+        env, act_by_sign, frames_per_batch=30 * NUM_ENVS, total_frames=60 * NUM_ENVS, replay_buffer=buffer
+    )
+    assert len([*collector]) == 2
+    collector.shutdown()
+    assert len(buffer) == 60 * NUM_ENVS
+    assert buffer.sample()["next", "observation"].shape == (16, 4)
 
 
 def of_two_workers() -> GymbridgeEnv:

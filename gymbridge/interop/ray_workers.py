@@ -1,0 +1,437 @@
+"""Ray actors as the workers of an engine: what :mod:`gymbridge.engine.supervision` sees of them is what it sees of
+processes.
+
+::
+
+    caller's threads             a thread of Ray's here                        actor: a thread an env
+      |  wake(command) ── call: command, mail, bytes of the row ──────────────►  obey(...)
+      |                            |                                               |
+      |                            |  ◄── what the call returns ────────────────── |
+      |                            |  writes the row into the block, the mail into
+      |  ◄── a byte on a pipe ──── |  the mailbox
+      |                            |
+      |  ◄── a byte on another ─── |  ◄── the call `stay` has failed: the process is gone
+
+So the waits are the same as those for processes, and so is what follows from a death. What came from an actor is
+written by whoever Ray has tell of it, at whatever time; as a process would.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from gymbridge.engine.mailbox import Mailbox
+from gymbridge.engine.protocol import Answer, Command
+from gymbridge.engine.worker_kinds import ProcessWorkers
+from gymbridge.engine.worker_loop import EnvWorker
+from gymbridge.engine.workers import WakeEnd
+from gymbridge.engine.workers.descriptors import close_all
+from gymbridge.engine.workers.pickling import dumps
+from gymbridge.engine.workers.registrations import Registrations, registered
+from gymbridge.engine.workers.warning_filters import current_filters
+from gymbridge.errors import UnpicklableError, WorkerStartError
+from gymbridge.interop.ray_actor import ENDED, MAKE, EnvActor, Reply
+from gymbridge.interop.ray_rows import EVERYTHING, Parts, RowBytes
+
+if TYPE_CHECKING:
+    from gymbridge.interop.ray_session import RaySession
+
+__all__ = ["ActorEnd", "RayActor", "RayWorkers"]
+
+_ASIDE = "aside"
+"""The thread of an actor in which it is asked for what is no env's business."""
+
+_SECONDS_TO_SAY = 0.5
+"""That an actor has to say where an env is that seems to hang."""
+
+_WITH_MAIL = frozenset({Command.ROUND_WITH_MAIL, Command.DESCRIBE, Command.ALLOCATE, Command.CALL})
+
+_GIVEN = {
+    Command.ROUND: Parts.GIVEN,
+    Command.ROUND_WITH_MAIL: Parts.GIVEN,
+    Command.ALLOCATE: EVERYTHING,
+    Command.CALL: EVERYTHING,
+}
+"""Command -> the parts of the row that go with it."""
+
+
+class RayWorkers(ProcessWorkers):
+    """Workers that Ray runs, several an actor.
+
+    Args:
+        together: workers an actor; the last one may have fewer.
+        session: with Ray.
+        actor_options: of each actor, as Ray's ``options`` takes them.
+        **how: see :class:`~gymbridge.engine.worker_kinds.ProcessWorkers`.
+    """
+
+    def __init__(self, together: int, session: RaySession, actor_options: dict[str, Any], **how: Any):
+        super().__init__(**how)
+        self.together = together
+        self._session = session
+        self._actor_options = actor_options
+
+    @cached_property
+    def _registrations(self) -> Registrations:
+        return Registrations.of(registered(), known={})
+
+    def start(self, jobs: Sequence[EnvWorker], mailboxes: Sequence[Mailbox], timeout: float | None) -> Iterator[Any]:
+        """See :class:`~gymbridge.engine.worker_kinds.ProcessWorkers`."""
+        for first in range(0, len(jobs), self.together):
+            part = slice(first, first + self.together)
+            try:
+                packed = [dumps(job, f"what worker {first} is to run") for job in jobs[part]]
+            except UnpicklableError:
+                for job in jobs[part]:
+                    for row, maker in enumerate(job.makers, job.first_row):  # which of them is in the way
+                        dumps(maker, f"the maker of env {row}")
+                raise
+            arguments = packed, current_filters(), self._registrations
+            actor = RayActor(self._session, EnvActor, self._actor_options, len(packed), arguments)
+            ends = []
+            try:
+                for number, mailbox in enumerate(mailboxes[part]):
+                    ends.append(ActorEnd(actor, number, mailbox))
+                workers = [RayWorker(actor, end) for end in ends]
+                for end in ends:
+                    end.signal(MAKE)
+            except BrokenPipeError:
+                actor.kill()
+                raise WorkerStartError(f"an actor could not be started: {actor.how}") from None
+            except BaseException:
+                actor.kill()
+                raise
+            yield from workers
+
+
+class RayActor:
+    """An actor, and what is known of its end.
+
+    Args:
+        session: with Ray.
+        kind: its class.
+        options: Ray's, of the actor.
+        num_workers: threads for envs.
+        arguments: of its class.
+
+    Attributes:
+        ended: set once its process is gone.
+        exit_code: that of its process, where it has told that; else None.
+        how: how it ended, in words, where it has not.
+        open: the workers that have not been closed.
+
+    Raises:
+        BrokenPipeError: the session is over.
+    """
+
+    def __init__(
+        self, session: RaySession, kind: type, options: dict[str, Any], num_workers: int, arguments: tuple[Any, ...]
+    ):
+        self.ended = threading.Event()
+        self.exit_code: int | None = None
+        self.how = ""
+        self.open: set[RayWorker] = set()
+        self._session = session
+        self._lock = threading.RLock()
+        self._ends: list[ActorEnd] = []
+        self._is_killed = self._is_left = False
+        self._pid = os.getpid()
+        self._read, self._write = os.pipe()
+        try:
+            self._handle = session.new_actor(
+                kind, options, [f"env{n}" for n in range(num_workers)] + [_ASIDE], arguments
+            )
+        except BaseException:
+            close_all((self._read, self._write))
+            raise
+        session.watch(self)
+        self._handle.stay.remote().future().add_done_callback(self._stayed)
+
+    def sentinel(self) -> int:
+        """A descriptor that is readable once the process is gone; it is the caller's to close."""
+        return os.dup(self._read)
+
+    def method(self, worker: int) -> Any:
+        """What calls ``obey`` in the thread of a worker."""
+        return self._handle.obey.options(concurrency_group=f"env{worker}")
+
+    def require_living(self) -> None:
+        """Refuses to call it where nobody would answer.
+
+        Raises:
+            BrokenPipeError: it is gone, or has been told to go.
+        """
+        self._session.look()
+        if self.ended.is_set() or self._is_killed or self._is_left:
+            raise BrokenPipeError("the actor is gone")
+
+    def _stayed(self, future: Any) -> None:
+        """The process is gone, or what is left of it cannot be reached any more."""
+        self.lose(_how(future.exception()) if not future.cancelled() else "")
+
+    def lose(self, how: str) -> None:
+        """Nothing more is to be expected of it.
+
+        Args:
+            how: why, in words.
+        """
+        with self._lock:
+            if self.ended.is_set():
+                return
+            if self.exit_code is None:
+                self.how = self.how or how
+            self.ended.set()
+            if self._write >= 0:
+                os.write(self._write, b"\0")
+
+    def end_with(self, exit_code: int) -> None:
+        """An env of it has ended its process, but for the process itself."""
+        if self.exit_code is None:
+            self.exit_code = exit_code
+        self.kill()
+
+    def give_up(self, how: str) -> None:
+        """It cannot be relied upon any more."""
+        self.how = self.how or how
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends the process at once; does not wait."""
+        is_new, self._is_killed = not self._is_killed, True
+        if is_new and not self.ended.is_set() and os.getpid() == self._pid:
+            try:
+                self._session.kill(self._handle)
+            except Exception as error:
+                self.lose(f"it was to be killed, and Ray could not: {error}")
+
+    def at_work(self, worker: int) -> int | None:
+        """What an env does now; None where the actor does not say so in time."""
+        with suppress(Exception):
+            self._session.look()
+            future = self._handle.at_work.options(concurrency_group=_ASIDE).remote(worker).future()
+            at_work: int = future.result(_SECONDS_TO_SAY)
+            return at_work
+        return None
+
+    def asked(self) -> Any:
+        """A future that is done once the actor has answered, whatever its envs do."""
+        return self._handle.at_work.options(concurrency_group=_ASIDE).remote(0).future()
+
+    def note_closed(self) -> None:
+        """One of its workers has closed its envs; with the last it is of no use any more."""
+        if all(end.is_over for end in self._ends):
+            self.kill()
+
+    def add(self, end: ActorEnd) -> None:
+        """It has another worker."""
+        self._ends.append(end)
+
+    def release(self) -> None:
+        """Nobody uses it any more: it closes its idle envs and ends."""
+        if not (self._is_killed or self._is_left or self.ended.is_set()) and os.getpid() == self._pid:
+            self._is_left = True
+            with suppress(Exception):  # the session is over: it is gone, or Ray ends it
+                self._session.look()
+                left = self._handle.leave.options(concurrency_group=_ASIDE).remote()
+                left.future().add_done_callback(lambda _: self.kill())
+        with self._lock:
+            read, self._read, write, self._write = self._read, -1, self._write, -1
+            close_all((read, write))
+
+    def __del__(self) -> None:
+        close_all((self.__dict__.get("_read", -1), self.__dict__.get("_write", -1)))
+
+
+class ActorEnd(WakeEnd):
+    """The caller's end of the wake-ups of one of an actor's workers: what wakes that is a call.
+
+    Args:
+        actor: the actor.
+        number: the worker's number there.
+        mailbox: what goes beside the row; it stays its owner's.
+
+    Attributes:
+        row: the worker's row in the block, once there is one.
+        is_over: it has closed its envs.
+    """
+
+    def __init__(self, actor: RayActor, number: int, mailbox: Mailbox):
+        read, self._reply = os.pipe()
+        super().__init__(read, -1)
+        self._actor = actor
+        self._number = number
+        self._mailbox = mailbox
+        self._obey = actor.method(number)
+        self._lock = threading.RLock()
+        self._calls: deque[Any] = deque()
+        self._guarded = actor.sentinel()
+        self.guard(self._guarded)
+        self.row: RowBytes | None = None
+        self.is_over = False
+        actor.add(self)
+
+    def share(self, ours: memoryview, theirs: memoryview, look_seconds: float = 0.0) -> None:
+        """See :class:`~gymbridge.engine.workers.wake.WakeEnd`; there is no memory that both see."""
+        self.restart()
+
+    def wake(self, byte: int = 0) -> None:
+        """See :class:`~gymbridge.engine.workers.wake.WakeEnd`."""
+        self.signal(byte)
+
+    def signal(self, byte: int) -> None:
+        """See :class:`~gymbridge.engine.workers.wake.WakeEnd`; the row and the mailbox are sent as they are now."""
+        self._actor.require_living()
+        row, mail, packed = self.row, None, None
+        if byte in _WITH_MAIL:
+            mail = bytes(self._mailbox.take_packed())
+        if row is not None and byte in _GIVEN:
+            parts = _GIVEN[Command(byte)]
+            packed = row.packed(parts)
+            if parts == EVERYTHING:
+                row.begin_call()
+            else:
+                row.begin_round()
+        try:
+            future = self._obey.remote(self._number, int(byte), mail, packed).future()
+        except Exception as error:
+            self._actor.give_up(f"it could not be called: {error}")
+            raise BrokenPipeError("the actor is gone") from error
+        self._calls.append(future)  # an interrupt before this loses the answer, which is not waited for then
+        future.add_done_callback(self._take_up)
+
+    def _take_up(self, _: Any) -> None:
+        """Takes what calls have returned, in the order in which they were made."""
+        with self._lock:
+            while self._calls and self._calls[0].done():
+                future = self._calls.popleft()
+                try:
+                    self._answer(future)
+                except Exception as error:
+                    self._actor.give_up(f"what it gave could not be taken: {error!r}")
+            if self._calls:  # an interrupt may have kept it from being heard of; to hear of it twice does no harm
+                self._calls[0].add_done_callback(self._take_up)
+
+    def _answer(self, future: Any) -> None:
+        error = future.exception()
+        if error is not None:
+            self._actor.give_up(_how(error))
+            return
+        reply: Reply = future.result()
+        answer, mail, parts, packed = reply
+        if answer == ENDED:
+            self._actor.end_with(parts)
+            return
+        if self._reply < 0:  # nobody waits for it any more
+            return
+        if self.row is not None:
+            if packed is not None:
+                self.row.take(Parts(parts), packed)
+            self.row.end(perf_counter())
+        if mail is not None:
+            self._mailbox.put(mail)
+        os.write(self._reply, bytes([answer]))
+        if answer == Answer.CLOSED:
+            self.is_over = True
+            self._actor.note_closed()
+
+    def look_at_work(self) -> None:
+        """Has the row say what its env does now."""
+        at_work = self._actor.at_work(self._number)
+        with self._lock:
+            if at_work is not None and self.row is not None and self._calls:
+                self.row.set_at_work(at_work)
+
+    def close(self) -> None:
+        """See :class:`~gymbridge.engine.workers.wake.WakeEnd`; what is returned later is dropped."""
+        with self._lock:
+            super().close()
+            reply, self._reply, guarded, self._guarded = self._reply, -1, self._guarded, -1
+            close_all((reply, guarded))
+
+    def __del__(self) -> None:
+        if hasattr(self, "is_over"):
+            self.close()
+
+
+class RayWorker:
+    """One of an actor's workers; see :class:`~gymbridge.engine.workers.share.WorkerShare`, which it is like.
+
+    Attributes:
+        wake: its wake-ups; its waits end when the actor dies.
+        connection: takes what processes are sent beside wake-ups, to no purpose.
+        stderr_tail: empty: what actors write goes where Ray has it go.
+    """
+
+    stderr_tail = ""
+
+    def __init__(self, actor: RayActor, wake: ActorEnd):
+        self._actor = actor
+        self.wake = wake
+        self.connection = _NoConnection()
+        actor.open.add(self)
+
+    @property
+    def how(self) -> str:
+        """How the actor ended, in words; empty where its exit code is known."""
+        return self._actor.how if self._actor.exit_code is None else ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Has the actor not ended?"""
+        return not self._actor.ended.is_set()
+
+    def exit_status(self, timeout: float | None = None) -> int | None:
+        """The exit code of the actor's process; None where that is not known, or it still runs after a time."""
+        self._actor.ended.wait(timeout)
+        return self._actor.exit_code
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits until the actor has ended, for ``timeout`` seconds at most; has it?"""
+        return self._actor.ended.wait(timeout)
+
+    def abort(self, timeout: float) -> None:
+        """Kills the actor."""
+        self.kill()
+
+    def kill(self) -> None:
+        """Kills the actor, and so its other workers too."""
+        self._actor.kill()
+
+    def close(self) -> None:
+        """Closes its wake-ups, and with the last of them lets go of the actor; does not wait."""
+        self.wake.close()
+        self._actor.open.discard(self)
+        if not self._actor.open:
+            self._actor.release()
+
+
+class _NoConnection:
+    """In place of the slow lane of a process."""
+
+    def send_descriptors(self, to_send: Sequence[int]) -> None:
+        """An actor has no use for them."""
+
+    def poll(self) -> bool:
+        """Nothing comes this way."""
+        return False
+
+
+_REASON = re.compile(r"The actor (?:is dead because|died because of) .*", re.DOTALL)
+
+
+def _how(error: BaseException | None) -> str:
+    """Why an actor is gone, in Ray's words, without its advice."""
+    if error is None:
+        return "its Ray actor has returned"
+    text = str(error).strip()
+    found = _REASON.search(text)
+    reason = " ".join((found[0] if found else text).partition(" Some common causes")[0].split())
+    return f"its Ray actor is gone ({type(error).__name__}): {reason}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from gymbridge import AsyncEnvPool, ParallelEnv, SerialEnv
 from gymbridge.errors import WorkerDiedError
 from gymbridge.vector import AsyncVectorEnv, PoolVectorEnv, SyncVectorEnv
 
-__all__ = ["FRONTS", "Front", "Made", "Round", "takes"]
+__all__ = ["FRONTS", "Front", "Made", "Round"]
 
 STEP_TIMEOUT = 2.0
 """Seconds, where there is a limit: long enough for a machine with much to do."""
@@ -63,11 +62,6 @@ class Round:
     refused: Exception | None = None
     interrupted: bool = False
     lost: set[int] = field(default_factory=set)
-
-
-def takes(front: Any, option: str) -> bool:
-    """Whether a class has an option."""
-    return option in inspect.signature(front.__init__).parameters
 
 
 class Front(ABC):
@@ -111,14 +105,13 @@ class Front(ABC):
         env: Any = ChaosGymEnv if self.is_gym else ChaosTensorDictEnv
         return [lambda index=index, folder=self.folder: env(index, folder) for index in range(self.num_envs)]  # type: ignore[misc]
 
-    def choose_policy(self, front: Any) -> None:
-        """Draws what becomes of dead workers, where there is a choice."""
-        if takes(front, "on_worker_failure"):
-            self.chosen["on_worker_failure"] = self.draw.choice(["raise", "restart"])
-            self.restarts = self.chosen["on_worker_failure"] == "restart"
-            if self.restarts:
-                self.chosen["max_restarts"] = (1000, 1.0)
-        if takes(front, "step_timeout") and self.draw.random() < 0.25:
+    def choose_policy(self) -> None:
+        """Draws what becomes of dead workers."""
+        self.chosen["on_worker_failure"] = self.draw.choice(["raise", "restart"])
+        self.restarts = self.chosen["on_worker_failure"] == "restart"
+        if self.restarts:
+            self.chosen["max_restarts"] = (1000, 1.0)
+        if self.draw.random() < 0.25:
             self.step_timeout = self.chosen["step_timeout"] = STEP_TIMEOUT
 
     def __str__(self) -> str:
@@ -263,7 +256,7 @@ class Parallel(Batch):
         # workers that send TensorDicts import torch, each for itself then
         if self.is_gym and "use_buffers" not in self.chosen and draw.random() < 0.15:
             self.chosen["mp_start_method"] = draw.choice(["forkserver", "exec"])
-        self.choose_policy(ParallelEnv)
+        self.choose_policy()
 
     def start(self) -> None:
         self.env = ParallelEnv(self.num_envs, self.makers, num_threads=torch.get_num_threads(), **self.chosen)
@@ -361,7 +354,7 @@ class Async(Vector):
         self.chosen["num_workers"] = draw.randint(1, num_envs)
         self.chosen["shared_memory"] = draw.random() < 0.7
         self.chosen["copy"] = draw.random() < 0.8
-        self.choose_policy(AsyncVectorEnv)
+        self.choose_policy()
 
     def start(self) -> None:
         self.env = AsyncVectorEnv(self.makers, **self.chosen)
@@ -504,7 +497,7 @@ class ProcessPool(Pool):
         self.chosen["envs_per_worker"] = draw.choice([1, 1, 2, num_envs])
         if not self.is_gym:
             self.chosen["exchange"] = draw.choice(["auto", "shm", "queue"])
-        self.choose_policy(AsyncEnvPool)
+        self.choose_policy()
 
 
 def shown_of(observations: Any) -> Any:

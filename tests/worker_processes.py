@@ -6,12 +6,13 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
-from gymbridge.engine.workers import standard_error
+from gymbridge.engine.workers import WorkerProcess, WorkerSide, standard_error, start_worker
 
 PATIENCE = 60.0
 """Seconds after which something that should happen at once has not happened."""
@@ -40,6 +41,18 @@ def start_script(folder: Path, script: str, env: dict[str, str]) -> subprocess.P
         text=True,
         start_new_session=True,
     )
+
+
+@contextmanager
+def worker(job: Callable[[WorkerSide], object], **options: Any) -> Iterator[WorkerProcess]:
+    """A worker that is gone at the end, whatever it does."""
+    process = start_worker(job, **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        assert process.join(PATIENCE)
+        process.close()
 
 
 def watch(pids: Iterable[int]) -> dict[int, int]:

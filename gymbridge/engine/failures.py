@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from gymbridge.engine.codes import RowState
-from gymbridge.errors import EnvOutputError, WorkerDiedError
+from gymbridge.errors import EnvOutputError, WorkerDiedError, WorkerStartError
 
 __all__ = ["fail_rows", "mark_error", "raise_env_error", "unmarked", "why_not_stepped"]
 
@@ -21,9 +21,13 @@ def raise_env_error(errors: Mapping[int, Exception]) -> NoReturn:
     """
     row = min(errors)
     error = errors[row]
+    with suppress(Exception):  # whatever its type does to those who read an attribute
+        told = error.env_index  # type: ignore[attr-defined]
+        if type(told) is int and errors.get(told) is error:  # of the rows that one env's error has cost, its own
+            row = told
     if type(error) is EnvOutputError and not str(error).startswith(f"env {row}: "):
         error.args = (f"env {row}: {error}",)
-    if isinstance(error, WorkerDiedError):  # no env raised it, and it names those that it concerns
+    if isinstance(error, (WorkerDiedError, WorkerStartError)):  # no env raised it, and it names those concerned
         raise error
     others = sorted(set(errors) - {row})
     mark_error(error, row, f"raised by env {row}" + (f"; envs {others} failed in the same call" if others else ""))

@@ -333,7 +333,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             timeout: seconds; None to wait for ever.
 
         Raises:
-            CallTimeoutError: the round took longer; its rows are ``FAILED`` once ``settle`` has dropped what it still gives.
+            CallTimeoutError: the round took longer; what it still gives ``settle`` drops, and its rows are ``FAILED``.
             RuntimeError: no round is under way.
         """
         if self._round is None:
@@ -353,21 +353,23 @@ class ParallelEngine(RowVerbs, Generic[Description]):
 
     def _with_lost_shown(self, begun: _Round, report: Report, replacing: Replacing, deadline: float | None) -> Report:
         """The report of a round, once the workers that died in it are replaced and have done what is left of it."""
-        wanted, workers, lost = begun.wanted, begun.workers, replacing.lost
-        if self._crew.dead:
+        crew, lost = self._crew, replacing.lost
+        wanted, ops, workers = begun.wanted, begun.ops, begun.workers
+        if crew.dead:
             self.restarts.begin_call()
-        while dead := [worker for worker in workers if worker in self._crew.dead]:
-            if not replacing.replace(dead, wanted):
-                break
-            replaced = {other for worker in dead for other in self._crew.same_process(worker)}
-            rows = {row for worker in replaced for row in self._crew.parts[worker]}
+        while dead := [worker for worker in workers if worker in crew.dead]:
+            failed = replacing.replace(dead, wanted)
+            for worker, error in failed.items():
+                report.errors.update({row: error for row in crew.parts[worker] if ops[row]})
+            replaced = {other for worker in dead if worker not in failed for other in crew.same_process(worker)}
+            rows = {row for worker in replaced for row in crew.parts[worker]}
             for row in rows:
                 report.errors.pop(row, None)
             ops = lost.ops(bytes(op if row in rows else Op.IDLE for row, op in enumerate(wanted)))
             workers = self._with_work(ops)
             with_mail = self._write(ops, workers, begun.inputs, begun.reset_kwargs)
-            self._crew.command(workers, Command.ROUND, with_mail)
-            self._crew.wait(None if deadline is None else max(0.0, deadline - perf_counter()), self._hangs)
+            crew.command(workers, Command.ROUND, with_mail)
+            crew.wait(None if deadline is None else max(0.0, deadline - perf_counter()), self._hangs)
             report = joined(report, self._report(ops, workers))
         report = lost.shown(wanted, report)
         lost.keep_known([row for row, op in enumerate(wanted) if op])
@@ -448,7 +450,9 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         if dead:
             if self._replacing is not None:
                 self.restarts.begin_call()
-                self._replacing.replace([worker for worker in workers if worker in dead], bytes(self.num_envs))
+                left = self._replacing.replace([worker for worker in workers if worker in dead], bytes(self.num_envs))
+                for error in left.values():
+                    raise error
             for worker in workers:
                 if worker in dead:
                     raise dead[worker].again()

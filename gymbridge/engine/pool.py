@@ -401,14 +401,12 @@ class PoolEngine(ParallelEngine[Description]):
         if row in self._crew.dead or row in self._cut_off:
             self.restarts.begin_call()
         while row in self._crew.dead or row in self._cut_off:
-            try:
-                if row in self._crew.dead and not self._replace(row, replacing):
-                    return self._own_report_of(row)
-            except Exception as error:  # of a maker, say: it is this row's, and costs no other
+            error = self._replace(row, replacing) if row in self._crew.dead else None
+            if error is not None:
                 if self._is_closed:
-                    raise
+                    raise error
                 own = self._own_report_of(row)
-                if getattr(error, "env_index", row) == row:
+                if getattr(error, "env_index", row) == row:  # of a maker, say: it is this row's, and costs no other
                     own.errors[0] = error
                 else:
                     own.errors[0].__cause__ = error
@@ -436,8 +434,8 @@ class PoolEngine(ParallelEngine[Description]):
                 self._end_hung([row], self._hangs)
         return self._own_report_of(row)
 
-    def _replace(self, row: int, replacing: Replacing) -> bool:
-        """Replaces the worker of a row, with all that are one process with it; False where that may not be.
+    def _replace(self, row: int, replacing: Replacing) -> Exception | None:
+        """Replaces the worker of a row, with all that are one process with it; why not, where it stays dead.
 
         What its siblings had given before it died is theirs.
         """
@@ -457,7 +455,7 @@ class PoolEngine(ParallelEngine[Description]):
                 self._cut_off.add(sibling)  # before there is another end to wait at
             if (ops[sibling] or sibling in self._read) and sibling in self._rows.batch:
                 self._note_ready(sibling)
-        return replacing.replace([row], bytes(ops))
+        return replacing.replace([row], bytes(ops)).get(row)
 
     def _require_living(self, workers: Iterable[int]) -> None:
         """See :class:`ParallelEngine`."""
@@ -466,8 +464,9 @@ class PoolEngine(ParallelEngine[Description]):
         with self._replacing_lock:
             self.restarts.begin_call()
             for row in workers:
-                if row in self._crew.dead and not self._replace(row, self._replacing):
-                    raise self._crew.dead[row].again()
+                error = self._replace(row, self._replacing) if row in self._crew.dead else None
+                if error is not None:
+                    raise error
         return None
 
     def _note_ready(self, row: int) -> None:

@@ -48,26 +48,30 @@ class Replacing:
         self._descriptions = descriptions
         self._hand_over = hand_over
 
-    def replace(self, workers: Iterable[int], ops: bytes) -> bool:
-        """Replaces dead workers, with all that are one process with them; False where one more would be too many.
+    def replace(self, workers: Iterable[int], ops: bytes) -> dict[int, Exception]:
+        """Replaces dead workers, with all that are one process with them: those that stay dead -> why they do.
+
+        What stays dead costs the others nothing: one that died once too often, one that cannot be started, is not
+        there in time or has other envs than before (``WorkerStartError``), one whose maker raises.
 
         Args:
             workers: their numbers.
             ops: those of the round in which they died, of all rows: of rows that step, the step is lost. Of a row that
                 has no part in it, its episode is, and what it gave before stays.
-
-        Raises:
-            WorkerStartError: one cannot be started, is not there in time, or has other envs than before.
-
-        What a maker raises comes through.
         """
+        crew = self._crew
+        failed: dict[int, Exception] = {}
         for worker in workers:
-            while worker in self._crew.dead:
-                process = self._crew.same_process(worker)
-                if not self._restarts.allow(self._crew.number(worker)):
-                    return False
-                self._replace_process(worker, process, ops)
-        return True
+            while worker in crew.dead and worker not in failed:
+                if not self._restarts.allow(crew.number(worker)):
+                    failed[worker] = crew.dead[worker].again()
+                    break
+                process = crew.same_process(worker)
+                try:
+                    self._replace_process(worker, process, ops)
+                except Exception as error:
+                    failed.update(dict.fromkeys(process, error))
+        return failed
 
     def _replace_process(self, worker: int, workers: Sequence[int], ops: bytes) -> None:
         crew = self._crew

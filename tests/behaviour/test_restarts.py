@@ -264,6 +264,42 @@ def test_what_a_maker_raises_the_second_time_comes_through(
     assert [own[1] for own in rows_of(td["next", "observation"])] == [1] * N
 
 
+each_of_two_workers = pytest.mark.parametrize("make", [of_two_workers, by_message, lazily])
+
+
+@each_of_two_workers
+def test_what_a_maker_raises_the_second_time_costs_other_workers_nothing(
+    started: Any, make: Any, tmp_path: Path
+) -> None:
+    """What their envs gave is the partial result, and they go on where they are."""
+    env = started(make, mortal(N, tmp_path, ["", "init"]))
+    td = env.reset()
+    with pytest.raises(LookupError, match="not now") as raised:
+        step(env, td, GO, KILL, GO, GO)
+    assert raised.value.env_index == 1  # type: ignore[attr-defined]
+    partial = env.last_partial()
+    assert rows_of(partial["_failed"]) == [True, True, False, False]
+    assert rows_of(partial["next", "reward"])[2:] == [1, 1]
+    td = env.reset(TensorDict({"_reset": torch.tensor([True, True, False, False])}, [N]))
+    td, _ = step(env, td, GO, GO, GO, GO)
+    assert [own[1] for own in rows_of(td["next", "observation"])] == [1, 1, 2, 2]
+    assert not td["next", "truncated"].any()
+
+
+@each_of_two_workers
+def test_where_the_limit_is_reached_between_two_dead_workers_one_goes_on(started: Any, make: Any) -> None:
+    env = started(make, max_restarts=(1, 1e6))
+    td = env.reset()
+    with pytest.raises(WorkerDiedError) as died:
+        step(env, td, KILL, GO, KILL, GO)
+    assert died.value.env_indices == (2, 3)
+    partial = env.last_partial()
+    assert rows_of(partial["_failed"]) == [False, False, True, True]
+    assert rows_of(partial["next"][MARK])[:2] == [True, True]
+    assert rows_of(partial["next", "truncated"])[:2] == [True, True]
+    assert env.stats()["restarts"] == 1
+
+
 @pytest.mark.parametrize("make", [of_two_workers, pool])
 def test_envs_that_are_others_when_they_are_made_anew_are_refused(started: Any, make: Any, tmp_path: Path) -> None:
     makers = mortal(N, tmp_path)

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import torch
 from chaos_envs import ChaosGymEnv, Deed
-from chaos_fronts import takes
 from chaos_programs import Expected, left_behind
 from worker_processes import descendants
 
@@ -126,7 +125,6 @@ def test_workers_that_die_and_are_told_of(tmp_path: Path) -> None:
     env.close()
 
 
-@pytest.mark.skipif(not takes(ParallelEnv, "on_worker_failure"), reason="workers are not replaced yet")
 def test_workers_that_die_and_are_replaced(tmp_path: Path) -> None:
     """The run goes on: the interrupted transition is truncated, with what was shown last, and marked."""
     seed = 2
@@ -163,8 +161,7 @@ def test_workers_that_die_and_are_replaced(tmp_path: Path) -> None:
                 restarts += 1
                 assert own.row == row or own.pid not in descendants()
                 assert np.array_equal(observation, own.shown)  # type: ignore[arg-type]
-                own.episode = own.count = 0
-                own.is_certain = False
+                own.begin_anew()
             else:
                 own.step(Deed.STEP)
                 own.check(observation)
@@ -182,7 +179,6 @@ def test_workers_that_die_and_are_replaced(tmp_path: Path) -> None:
     env.close()
 
 
-@pytest.mark.skipif(not takes(AsyncVectorEnv, "on_worker_failure"), reason="workers are not replaced yet")
 def test_workers_of_a_vector_env_that_die_and_are_replaced(tmp_path: Path) -> None:
     """The same with ``infos["worker_restarted"]``, and a reset in the next step."""
     seed = 3
@@ -208,8 +204,8 @@ def test_workers_of_a_vector_env_that_die_and_are_replaced(tmp_path: Path) -> No
             if restarted:
                 restarts += 1
                 assert np.array_equal(observations[own.row], own.shown)  # type: ignore[arg-type]
-                own.episode, own.count, own.is_certain, own.state = 0, 0, False, "ended"
-                own.pid = None
+                own.begin_anew()
+                own.state, own.pid = "ended", None
                 continue
             if own.state == "ended":
                 own.reset()

@@ -11,13 +11,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
-from worker_processes import PATIENCE, descendants, run_script, start_script, still_running, watch
+from worker_processes import PATIENCE, descendants, run_script, start_script, still_running, watch, worker
 
 from gymbridge.engine.workers import WorkerProcess, WorkerSide, start_worker
 from gymbridge.engine.workers.parent_death import die_with_lifeline
@@ -29,17 +28,6 @@ pytestmark = pytest.mark.skipif(not has_starter(), reason="tests the ends of wor
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 METHODS = ("starter", "exec", "fork", "spawn", "forkserver")
-
-
-@contextlib.contextmanager
-def worker(job: Any, **options: Any) -> Iterator[WorkerProcess]:
-    process = start_worker(job, **options)
-    try:
-        yield process
-    finally:
-        process.kill()
-        assert process.join(PATIENCE)
-        process.close()
 
 
 def serve(side: WorkerSide) -> None:

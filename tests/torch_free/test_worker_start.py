@@ -18,9 +18,9 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 import pytest
-from worker_processes import PATIENCE, run_script
+from worker_processes import PATIENCE, run_script, worker
 
-from gymbridge.engine.workers import Surroundings, WorkerProcess, WorkerSide, default_method, start_worker
+from gymbridge.engine.workers import Surroundings, WorkerSide, default_method, start_worker
 from gymbridge.engine.workers.starter import has_starter
 from gymbridge.errors import UnpicklableError, WorkerStartError
 
@@ -32,17 +32,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 SENT = ("starter", "exec", "spawn", "forkserver")
 """The methods that send the job and the surroundings; ``"fork"`` inherits them."""
 METHODS = (*SENT, "fork")
-
-
-@contextlib.contextmanager
-def worker(job: Any, **options: Any) -> Iterator[WorkerProcess]:
-    process = start_worker(job, **options)
-    try:
-        yield process
-    finally:
-        process.kill()
-        assert process.join(PATIENCE)
-        process.close()
 
 
 def ask(question: Any, **options: Any) -> Any:

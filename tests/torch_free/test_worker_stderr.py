@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,9 @@ import waiting_envs
 from started_threads import have_ended, new_threads
 from vector_classes import travels
 from waiting_envs import acting
-from worker_processes import PATIENCE, start_script, still_running, watch
+from worker_processes import PATIENCE, start_script, still_running, watch, worker
 
-from gymbridge.engine.workers import WorkerProcess, WorkerSide, start_worker
+from gymbridge.engine.workers import WorkerSide, start_worker
 from gymbridge.engine.workers.standard_error import TAIL_BYTES, StandardErrorPipe
 from gymbridge.engine.workers.starter import has_starter
 from gymbridge.errors import WorkerDiedError
@@ -37,17 +36,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 travels(sys.modules[__name__], waiting_envs)
 
 METHODS = ("starter", "exec", "fork", "spawn", "forkserver")
-
-
-@contextlib.contextmanager
-def worker(job: Any, **options: Any) -> Iterator[WorkerProcess]:
-    process = start_worker(job, **options)
-    try:
-        yield process
-    finally:
-        process.kill()
-        assert process.join(PATIENCE)
-        process.close()
 
 
 def descriptors() -> int:

@@ -10,7 +10,9 @@ Nothing here imports Ray.
 from __future__ import annotations
 
 import mmap
+import os
 import pickle
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -48,10 +50,18 @@ class EnvActor:
         jobs: what each worker runs, pickled: an :class:`~gymbridge.engine.worker_loop.EnvWorker`.
         warnings_filters: those of the caller.
         registrations: the caller's gymnasium ids.
+        path: the caller's ``sys.path``: what of it this machine has is looked at last.
     """
 
-    def __init__(self, jobs: Sequence[bytes], warnings_filters: Sequence[WarningFilter], registrations: Registrations):
+    def __init__(
+        self,
+        jobs: Sequence[bytes],
+        warnings_filters: Sequence[WarningFilter],
+        registrations: Registrations,
+        path: Sequence[str],
+    ):
         reseed()
+        sys.path.extend(folder for folder in path if folder not in sys.path and os.path.exists(folder))
         set_filters(list(warnings_filters))
         expect_ids_again()
         registrations.apply()

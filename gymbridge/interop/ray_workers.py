@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -94,7 +95,7 @@ class RayWorkers(ProcessWorkers):
                     for row, maker in enumerate(job.makers, job.first_row):  # which of them is in the way
                         dumps(maker, f"the maker of env {row}")
                 raise
-            arguments = packed, current_filters(), self._registrations
+            arguments = packed, current_filters(), self._registrations, [*sys.path]
             actor = RayActor(self._session, EnvActor, self._actor_options, len(packed), arguments)
             ends = []
             try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import perf_counter
 from typing import Any, TypeVar
 
 try:
@@ -34,6 +35,9 @@ from gymbridge.interop.ray_workers import RayWorkers
 __all__ = ["RayAsyncEnvPool", "RayPoolEngine"]
 
 Description = TypeVar("Description", bound=EnvDescription)
+
+_SECONDS_TO_SAY = 0.5
+"""That an actor has to say where an env is that seems to hang."""
 
 _OURS = frozenset(
     {
@@ -130,13 +134,26 @@ class _ActorHangWatch(HangWatch):
     def __init__(self, seconds: float, at_work: Callable[[int], int | None], ends: Sequence[Any]):
         super().__init__(seconds, at_work)
         self._ends = ends
+        self._asked_at: dict[int, float] = {}
+
+    def begin(self, workers: Iterable[int]) -> None:
+        """See :class:`~gymbridge.engine.hangs.HangWatch`."""
+        workers = [*workers]
+        for worker in workers:
+            self._asked_at.pop(worker, None)
+        super().begin(workers)
 
     def hung(self, workers: Iterable[int]) -> list[int]:
         """See :class:`~gymbridge.engine.hangs.HangWatch`: a reset that follows a step has a time of its own."""
-        found = super().hung(workers)
-        for worker in found:
-            self._ends[worker].look_at_work()
-        return super().hung(found) if found else found
+        workers = [*workers]
+        found, now = super().hung(workers), perf_counter()
+        for worker in workers:
+            if worker not in found:
+                self._asked_at.pop(worker, None)
+            elif worker not in self._asked_at:
+                self._asked_at[worker] = now
+                self._ends[worker].ask_at_work()
+        return [worker for worker in found if now - self._asked_at.get(worker, now) >= _SECONDS_TO_SAY]
 
 
 class RayAsyncEnvPool(AsyncEnvPool):

@@ -6,10 +6,10 @@ import logging
 import socket
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from queue import Empty, SimpleQueue
-from time import perf_counter
+from queue import SimpleQueue
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -39,11 +39,14 @@ _ENDED = "the Ray session is over: this process has called ray.shutdown()"
 class RaySession:
     """A connection with Ray that pools have in common.
 
+    All that is asked of Ray for them is asked by one thread: an interrupt in the middle of Ray's code, or of a
+    ``concurrent.futures.Future``, could leave a lock held; and Ray's own thread, which tells of results, must not wait
+    for Ray.
+
     Where the caller is no longer connected, Ray tells nobody: calls under way never come to their end, and another call
     would start another cluster. And where the head of the cluster is gone, Ray waits for it for a minute and then ends
-    this process. So a thread looks whether there is still a connection, and whether the head can be reached; where it
-    cannot, actors that do not answer are taken for dead. It kills actors too: Ray's own thread, which tells of results,
-    must not wait for Ray.
+    this process. So another thread looks whether there is still a connection, and whether the head can be reached;
+    where it cannot, actors that do not answer are taken for dead.
 
     Args:
         is_ours: it was made for pools, and is ended with the last of them.
@@ -57,11 +60,12 @@ class RaySession:
         self._is_ours = is_ours
         self._key = _key()
         self._actors: weakref.WeakSet[RayActor] = weakref.WeakSet()
-        self._to_kill: SimpleQueue[Any] = SimpleQueue()
+        self._requests: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._asker: threading.Thread | None = None
         self._watcher: threading.Thread | None = None
+        self._starting = threading.Lock()
         self._over = ""
-        context = ray.get_runtime_context()
-        host, _, port = context.gcs_address.rpartition(":")
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
         self._head = host.strip("[]"), int(port)
 
     @property
@@ -76,15 +80,20 @@ class RaySession:
             BrokenPipeError: it is over.
         """
         if not self.is_current:
-            self._lose_all(self._over or _ENDED)
+            self._over = self._over or _ENDED
+            for actor in list(self._actors):
+                actor.lose(self._over)
             raise BrokenPipeError(self._over)
 
-    def _lose_all(self, how: str) -> None:
-        self._over = how
-        for actor in list(self._actors):
-            actor.lose(how)
+    def post(self, request: Callable[[], object]) -> None:
+        """Has the thread that asks Ray do something, in the order in which it is posted; called in any thread."""
+        self._requests.put(request)
+        if self._asker is None:
+            arguments = weakref.ref(self), self._requests
+            self._asker = threading.Thread(target=_ask, args=arguments, name="gymbridge-ray-asks", daemon=True)
+            self._asker.start()
 
-    # ---------------------------------------------------------------- actors
+    # ---------------------------------------------------------------- in the thread that asks
 
     def new_actor(self, kind: type, options: dict[str, Any], threads: Sequence[str], arguments: tuple[Any, ...]) -> Any:
         """Has Ray start an actor; whether it does is seen by its first answer.
@@ -94,39 +103,40 @@ class RaySession:
             options: as Ray's ``options`` takes them.
             threads: the groups of calls that have a thread each.
             arguments: of the class.
-
-        Raises:
-            BrokenPipeError: the session is over.
         """
-        self.look()
         remote = ray.remote(concurrency_groups=dict.fromkeys(threads, 1))(kind)
         return remote.options(max_restarts=0, max_task_retries=0, **options).remote(*arguments)
 
     def kill(self, handle: Any) -> None:
-        """Has an actor's process be ended, without waiting for that; called in any thread.
-
-        Raises:
-            BrokenPipeError: the session is over.
-        """
-        self.look()
-        self._to_kill.put(handle)
+        """Ends an actor's process, without waiting for that."""
+        ray.kill(handle, no_restart=True)
 
     def watch(self, actor: RayActor) -> None:
         """Has an actor be seen dead where the session ends."""
-        self._actors.add(actor)
-        if self._watcher is None or not self._watcher.is_alive():
-            arguments = weakref.ref(self), self._to_kill
-            self._watcher = threading.Thread(target=_watch, args=arguments, name="gymbridge-ray-session", daemon=True)
-            self._watcher.start()
+        with self._starting:
+            self._actors.add(actor)
+            if self._watcher is None:
+                arguments = (weakref.ref(self),)
+                self._watcher = threading.Thread(target=_watch, args=arguments, name="gymbridge-ray-watch", daemon=True)
+                self._watcher.start()
+
+    # ---------------------------------------------------------------- in the thread that watches
+
+    def is_watched(self) -> bool:
+        """Whether there are actors to watch; if not, who asks is not the watcher any more."""
+        with self._starting:
+            if any(not actor.has_ended for actor in list(self._actors)):
+                return True
+            self._watcher = None
+            return False
 
     def look_at_head(self) -> None:
         """Where the head cannot be reached, takes actors that do not answer for dead."""
-        living = [actor for actor in list(self._actors) if not actor.ended.is_set()]
-        if not living or _is_open(self._head):
+        if _is_open(self._head):
             return
         where = ":".join(map(str, self._head))
         _logger.warning("the head of the Ray cluster cannot be reached at %s", where)
-        asked = [(actor, actor.asked()) for actor in living]
+        asked = [(actor, actor.asked()) for actor in list(self._actors) if not actor.has_ended]
         deadline = perf_counter() + _ANSWER_SECONDS
         for actor, future in asked:
             try:
@@ -147,11 +157,11 @@ class RaySession:
             self.users -= 1
             if self.users or not closed:
                 return
-            self._to_kill.put(None)
-            if self._watcher is not None:
-                self._watcher.join(_SECONDS_TO_END)
             if _session is self:
                 _session = None
+            self._requests.put(None)
+            if self._asker is not None:
+                self._asker.join(_SECONDS_TO_END)
             if self._is_ours and self.is_current:
                 ray.shutdown()
 
@@ -201,24 +211,33 @@ def _is_open(address: tuple[str, int]) -> bool:
     return True
 
 
-def _watch(session_of: weakref.ref[RaySession], to_kill: SimpleQueue[Any]) -> None:
-    """In a thread: kills actors and looks at a session, until it is given None or nobody has the session any more."""
-    next_look = perf_counter() + _HEAD_SECONDS
-    while True:
-        with suppress(Empty):
-            handle = to_kill.get(timeout=_LOOK_SECONDS)
-            if handle is None:
-                return
-            with suppress(Exception):  # what is to be said of it is said by the call that waits for its end
-                ray.kill(handle, no_restart=True)
-            del handle
+def _ask(session_of: weakref.ref[RaySession], requests: SimpleQueue[Callable[[], object] | None]) -> None:
+    """In a thread: does what is posted, until it is given None."""
+    while (request := requests.get()) is not None:
         session = session_of()
         if session is None:
             return
-        if not session.is_current:
-            session._lose_all(session._over or _ENDED)
+        try:
+            session.look()
+            request()
+        except BrokenPipeError:  # which its actor knows
+            pass
+        except Exception:
+            _logger.exception("Ray could not be asked for something")
+        del request, session
+
+
+def _watch(session_of: weakref.ref[RaySession]) -> None:
+    """In a thread: looks at a session, until there is nothing to look for."""
+    next_look = perf_counter() + _HEAD_SECONDS
+    while True:
+        sleep(_LOOK_SECONDS)
+        session = session_of()
+        if session is None or not session.is_watched():
             return
-        if perf_counter() >= next_look:
-            session.look_at_head()
-            next_look = perf_counter() + _HEAD_SECONDS
+        with suppress(BrokenPipeError):
+            session.look()
+            if perf_counter() >= next_look:
+                session.look_at_head()
+                next_look = perf_counter() + _HEAD_SECONDS
         del session

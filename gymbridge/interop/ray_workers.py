@@ -4,7 +4,7 @@ processes.
 ::
 
     caller's threads             a thread of Ray's here                        actor: a thread an env
-      |  wake(command) ── call: command, mail, bytes of the row ──────────────►  obey(...)
+      |  wake(command) ── by a thread that asks Ray: command, mail, row ──────►  obey(...)
       |                            |                                               |
       |                            |  ◄── what the call returns ────────────────── |
       |                            |  writes the row into the block, the mail into
@@ -23,9 +23,8 @@ import re
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -34,24 +33,21 @@ from gymbridge.engine.protocol import Answer, Command
 from gymbridge.engine.worker_kinds import ProcessWorkers
 from gymbridge.engine.worker_loop import EnvWorker
 from gymbridge.engine.workers import WakeEnd
-from gymbridge.engine.workers.descriptors import close_all
+from gymbridge.engine.workers.descriptors import close_all, readable
 from gymbridge.engine.workers.pickling import dumps
 from gymbridge.engine.workers.registrations import Registrations, registered
 from gymbridge.engine.workers.warning_filters import current_filters
-from gymbridge.errors import UnpicklableError, WorkerStartError
+from gymbridge.errors import UnpicklableError
 from gymbridge.interop.ray_actor import ENDED, MAKE, EnvActor, Reply
 from gymbridge.interop.ray_rows import EVERYTHING, Parts, RowBytes
 
 if TYPE_CHECKING:
     from gymbridge.interop.ray_session import RaySession
 
-__all__ = ["ActorEnd", "RayActor", "RayWorkers"]
+__all__ = ["ActorEnd", "RayActor", "RayWorker", "RayWorkers", "how_it_ended"]
 
 _ASIDE = "aside"
 """The thread of an actor in which it is asked for what is no env's business."""
-
-_SECONDS_TO_SAY = 0.5
-"""That an actor has to say where an env is that seems to hang."""
 
 _WITH_MAIL = frozenset({Command.ROUND_WITH_MAIL, Command.DESCRIBE, Command.ALLOCATE, Command.CALL})
 
@@ -97,19 +93,9 @@ class RayWorkers(ProcessWorkers):
                 raise
             arguments = packed, current_filters(), self._registrations, [*sys.path]
             actor = RayActor(self._session, EnvActor, self._actor_options, len(packed), arguments)
-            ends = []
-            try:
-                for number, mailbox in enumerate(mailboxes[part]):
-                    ends.append(ActorEnd(actor, number, mailbox))
-                workers = [RayWorker(actor, end) for end in ends]
-                for end in ends:
-                    end.signal(MAKE)
-            except BrokenPipeError:
-                actor.kill()
-                raise WorkerStartError(f"an actor could not be started: {actor.how}") from None
-            except BaseException:
-                actor.kill()
-                raise
+            workers = [RayWorker(actor, ActorEnd(actor, number, own)) for number, own in enumerate(mailboxes[part])]
+            for worker in workers:
+                worker.wake.signal(MAKE)
             yield from workers
 
 
@@ -124,19 +110,16 @@ class RayActor:
         arguments: of its class.
 
     Attributes:
-        ended: set once its process is gone.
+        has_ended: its process is gone.
         exit_code: that of its process, where it has told that; else None.
         how: how it ended, in words, where it has not.
         open: the workers that have not been closed.
-
-    Raises:
-        BrokenPipeError: the session is over.
     """
 
     def __init__(
         self, session: RaySession, kind: type, options: dict[str, Any], num_workers: int, arguments: tuple[Any, ...]
     ):
-        self.ended = threading.Event()
+        self.has_ended = False
         self.exit_code: int | None = None
         self.how = ""
         self.open: set[RayWorker] = set()
@@ -146,14 +129,24 @@ class RayActor:
         self._is_killed = self._is_left = False
         self._pid = os.getpid()
         self._read, self._write = os.pipe()
+        threads = [*(f"env{number}" for number in range(num_workers)), _ASIDE]
+        self.post(partial(self._create, kind, options, threads, arguments))
+
+    def post(self, request: Callable[[], object]) -> None:
+        """Has Ray asked for something; where it cannot be, the actor is gone."""
+        self._session.post(partial(self._asked_for, request))
+
+    def _asked_for(self, request: Callable[[], object]) -> None:
+        if self.has_ended:
+            return
         try:
-            self._handle = session.new_actor(
-                kind, options, [f"env{n}" for n in range(num_workers)] + [_ASIDE], arguments
-            )
-        except BaseException:
-            close_all((self._read, self._write))
-            raise
-        session.watch(self)
+            request()
+        except Exception as error:
+            self.lose(f"Ray could not be asked for its actor: {type(error).__name__}: {error}")
+
+    def _create(self, kind: type, options: dict[str, Any], threads: list[str], arguments: tuple[Any, ...]) -> None:
+        self._handle = self._session.new_actor(kind, options, threads, arguments)
+        self._session.watch(self)
         self._handle.stay.remote().future().add_done_callback(self._stayed)
 
     def sentinel(self) -> int:
@@ -170,13 +163,12 @@ class RayActor:
         Raises:
             BrokenPipeError: it is gone, or has been told to go.
         """
-        self._session.look()
-        if self.ended.is_set() or self._is_killed or self._is_left:
+        if self.has_ended or self._is_killed or self._is_left:
             raise BrokenPipeError("the actor is gone")
 
     def _stayed(self, future: Any) -> None:
         """The process is gone, or what is left of it cannot be reached any more."""
-        self.lose(_how(future.exception()) if not future.cancelled() else "")
+        self.lose(how_it_ended(future.exception()))
 
     def lose(self, how: str) -> None:
         """Nothing more is to be expected of it.
@@ -185,13 +177,17 @@ class RayActor:
             how: why, in words.
         """
         with self._lock:
-            if self.ended.is_set():
+            if self.has_ended:
                 return
             if self.exit_code is None:
                 self.how = self.how or how
-            self.ended.set()
+            self.has_ended = True
             if self._write >= 0:
                 os.write(self._write, b"\0")
+
+    def join(self, timeout: float | None) -> bool:
+        """Waits until it has ended, for so many seconds at most; has it?"""
+        return self.has_ended or (self._read >= 0 and readable(self._read, timeout))
 
     def end_with(self, exit_code: int) -> None:
         """An env of it has ended its process, but for the process itself."""
@@ -206,43 +202,44 @@ class RayActor:
 
     def kill(self) -> None:
         """Ends the process at once; does not wait."""
-        is_new, self._is_killed = not self._is_killed, True
-        if is_new and not self.ended.is_set() and os.getpid() == self._pid:
-            try:
-                self._session.kill(self._handle)
-            except Exception as error:
-                self.lose(f"it was to be killed, and Ray could not: {error}")
+        self._is_killed = True
+        if not self.has_ended and os.getpid() == self._pid:
+            self.post(lambda: self._session.kill(self._handle))
 
-    def at_work(self, worker: int) -> int | None:
-        """What an env does now; None where the actor does not say so in time."""
-        with suppress(Exception):
-            self._session.look()
-            future = self._handle.at_work.options(concurrency_group=_ASIDE).remote(worker).future()
-            at_work: int = future.result(_SECONDS_TO_SAY)
-            return at_work
-        return None
+    def ask_at_work(self, worker: int, answer: Callable[[int], object]) -> None:
+        """Asks what an env does now.
+
+        Args:
+            answer: is given what the actor says to that, if it does.
+        """
+
+        def answered(future: Any) -> None:
+            if future.exception() is None:
+                answer(future.result())
+
+        self.post(lambda: self._aside("at_work", worker).future().add_done_callback(answered))
 
     def asked(self) -> Any:
         """A future that is done once the actor has answered, whatever its envs do."""
-        return self._handle.at_work.options(concurrency_group=_ASIDE).remote(0).future()
+        return self._aside("at_work", 0).future()
+
+    def _aside(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._handle, method).options(concurrency_group=_ASIDE).remote(*arguments)
+
+    def add(self, end: ActorEnd) -> None:
+        """It has another worker."""
+        self._ends.append(end)
 
     def note_closed(self) -> None:
         """One of its workers has closed its envs; with the last it is of no use any more."""
         if all(end.is_over for end in self._ends):
             self.kill()
 
-    def add(self, end: ActorEnd) -> None:
-        """It has another worker."""
-        self._ends.append(end)
-
     def release(self) -> None:
         """Nobody uses it any more: it closes its idle envs and ends."""
-        if not (self._is_killed or self._is_left or self.ended.is_set()) and os.getpid() == self._pid:
+        if not (self._is_killed or self._is_left or self.has_ended) and os.getpid() == self._pid:
             self._is_left = True
-            with suppress(Exception):  # the session is over: it is gone, or Ray ends it
-                self._session.look()
-                left = self._handle.leave.options(concurrency_group=_ASIDE).remote()
-                left.future().add_done_callback(lambda _: self.kill())
+            self.post(lambda: self._aside("leave").future().add_done_callback(lambda _: self.kill()))
         with self._lock:
             read, self._read, write, self._write = self._read, -1, self._write, -1
             close_all((read, write))
@@ -270,7 +267,7 @@ class ActorEnd(WakeEnd):
         self._actor = actor
         self._number = number
         self._mailbox = mailbox
-        self._obey = actor.method(number)
+        self._obey: Any = None
         self._lock = threading.RLock()
         self._calls: deque[Any] = deque()
         self._guarded = actor.sentinel()
@@ -300,12 +297,14 @@ class ActorEnd(WakeEnd):
                 row.begin_call()
             else:
                 row.begin_round()
-        try:
-            future = self._obey.remote(self._number, int(byte), mail, packed).future()
-        except Exception as error:
-            self._actor.give_up(f"it could not be called: {error}")
-            raise BrokenPipeError("the actor is gone") from error
-        self._calls.append(future)  # an interrupt before this loses the answer, which is not waited for then
+        self._actor.post(partial(self._call, int(byte), mail, packed))
+
+    def _call(self, *arguments: Any) -> None:
+        if self._obey is None:
+            self._obey = self._actor.method(self._number)
+        future = self._obey.remote(self._number, *arguments).future()
+        with self._lock:
+            self._calls.append(future)
         future.add_done_callback(self._take_up)
 
     def _take_up(self, _: Any) -> None:
@@ -317,13 +316,11 @@ class ActorEnd(WakeEnd):
                     self._answer(future)
                 except Exception as error:
                     self._actor.give_up(f"what it gave could not be taken: {error!r}")
-            if self._calls:  # an interrupt may have kept it from being heard of; to hear of it twice does no harm
-                self._calls[0].add_done_callback(self._take_up)
 
     def _answer(self, future: Any) -> None:
         error = future.exception()
         if error is not None:
-            self._actor.give_up(_how(error))
+            self._actor.give_up(how_it_ended(error))
             return
         reply: Reply = future.result()
         answer, mail, parts, packed = reply
@@ -343,11 +340,13 @@ class ActorEnd(WakeEnd):
             self.is_over = True
             self._actor.note_closed()
 
-    def look_at_work(self) -> None:
-        """Has the row say what its env does now."""
-        at_work = self._actor.at_work(self._number)
+    def ask_at_work(self) -> None:
+        """Has the row say what its env does now, once the actor has answered."""
+        self._actor.ask_at_work(self._number, self._set_at_work)
+
+    def _set_at_work(self, at_work: int) -> None:
         with self._lock:
-            if at_work is not None and self.row is not None and self._calls:
+            if self.row is not None and self._calls:
                 self.row.set_at_work(at_work)
 
     def close(self) -> None:
@@ -387,16 +386,16 @@ class RayWorker:
     @property
     def is_alive(self) -> bool:
         """Has the actor not ended?"""
-        return not self._actor.ended.is_set()
+        return not self._actor.has_ended
 
     def exit_status(self, timeout: float | None = None) -> int | None:
         """The exit code of the actor's process; None where that is not known, or it still runs after a time."""
-        self._actor.ended.wait(timeout)
+        self._actor.join(timeout)
         return self._actor.exit_code
 
     def join(self, timeout: float | None = None) -> bool:
         """Waits until the actor has ended, for ``timeout`` seconds at most; has it?"""
-        return self._actor.ended.wait(timeout)
+        return self._actor.join(timeout)
 
     def abort(self, timeout: float) -> None:
         """Kills the actor."""
@@ -425,11 +424,16 @@ class _NoConnection:
         return False
 
 
-_REASON = re.compile(r"The actor (?:is dead because|died because of) .*", re.DOTALL)
+_REASON = re.compile(r"The actor (?:is dead because|died because) .*", re.DOTALL)
 
 
-def _how(error: BaseException | None) -> str:
-    """Why an actor is gone, in Ray's words, without its advice."""
+def how_it_ended(error: BaseException | None) -> str:
+    """Why an actor is gone, in Ray's words, without its advice.
+
+    Example:
+        >>> how_it_ended(RuntimeError("The actor is dead because of a storm. Some common causes are clouds."))
+        'its Ray actor is gone (RuntimeError): The actor is dead because of a storm.'
+    """
     if error is None:
         return "its Ray actor has returned"
     text = str(error).strip()

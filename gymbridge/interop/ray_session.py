@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from gymbridge.interop.ray_workers import OVER
+
 if TYPE_CHECKING:
     from gymbridge.interop.ray_workers import RayActor
 
@@ -32,8 +34,6 @@ _ANSWER_SECONDS = 2.0
 
 _SECONDS_TO_END = 5.0
 """That the thread has to kill the last actors."""
-
-_ENDED = "the Ray session is over: this process has called ray.shutdown()"
 
 
 class RaySession:
@@ -80,13 +80,17 @@ class RaySession:
             BrokenPipeError: it is over.
         """
         if not self.is_current:
-            self._over = self._over or _ENDED
+            self._over = self._over or OVER
             for actor in list(self._actors):
                 actor.lose(self._over)
             raise BrokenPipeError(self._over)
 
     def post(self, request: Callable[[], object]) -> None:
-        """Has the thread that asks Ray do something, in the order in which it is posted; called in any thread."""
+        """Has the thread that asks Ray do something, in the order in which it is posted; called in any thread.
+
+        Args:
+            request: sees to its own errors.
+        """
         self._requests.put(request)
         if self._asker is None:
             arguments = weakref.ref(self), self._requests
@@ -217,13 +221,7 @@ def _ask(session_of: weakref.ref[RaySession], requests: SimpleQueue[Callable[[],
         session = session_of()
         if session is None:
             return
-        try:
-            session.look()
-            request()
-        except BrokenPipeError:  # which its actor knows
-            pass
-        except Exception:
-            _logger.exception("Ray could not be asked for something")
+        request()
         del request, session
 
 

@@ -37,12 +37,15 @@ from gymbridge.engine.workers.descriptors import close_all, readable
 from gymbridge.engine.workers.pickling import dumps
 from gymbridge.engine.workers.registrations import Registrations, registered
 from gymbridge.engine.workers.warning_filters import current_filters
-from gymbridge.errors import UnpicklableError
+from gymbridge.errors import UnpicklableError, WorkerStartError
 from gymbridge.interop.ray_actor import ENDED, MAKE, EnvActor, Reply
 from gymbridge.interop.ray_rows import EVERYTHING, Parts, RowBytes
 
 if TYPE_CHECKING:
     from gymbridge.interop.ray_session import RaySession
+
+OVER = "the Ray session is over: this process has called ray.shutdown()"
+"""Why nothing more is to be had of Ray."""
 
 __all__ = ["ActorEnd", "RayActor", "RayWorker", "RayWorkers", "how_it_ended"]
 
@@ -82,6 +85,8 @@ class RayWorkers(ProcessWorkers):
 
     def start(self, jobs: Sequence[EnvWorker], mailboxes: Sequence[Mailbox], timeout: float | None) -> Iterator[Any]:
         """See :class:`~gymbridge.engine.worker_kinds.ProcessWorkers`."""
+        if not self._session.is_current:
+            raise WorkerStartError(f"no actor can be started: {OVER}")
         for first in range(0, len(jobs), self.together):
             part = slice(first, first + self.together)
             try:
@@ -140,7 +145,10 @@ class RayActor:
         if self.has_ended:
             return
         try:
+            self._session.look()
             request()
+        except BrokenPipeError as error:
+            self.lose(str(error))
         except Exception as error:
             self.lose(f"Ray could not be asked for its actor: {type(error).__name__}: {error}")
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-EXTRAS = {"stable_baselines3": "gymbridge.interop.sb3"}
+EXTRAS = {"ray": "gymbridge.interop.ray", "stable_baselines3": "gymbridge.interop.sb3"}
 """Libraries of the optional extras, without which a page that imports them is skipped, and what else needs them."""
 
 

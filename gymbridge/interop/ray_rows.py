@@ -56,8 +56,8 @@ class RowBytes:
         >>> mine, yours = RowBytes(layout.rows(1, 2), ours), RowBytes(layout.rows(1, 2), theirs)
         >>> ours.view(np.float32)[layout.sections["next"]["reward",].offset // 4 + 1] = 2.5
         >>> yours.take(Parts.NEXT, mine.packed(Parts.NEXT))
-        >>> theirs.view(np.float32)[layout.sections["next"]["reward",].offset // 4 + 1]
-        np.float32(2.5)
+        >>> float(theirs.view(np.float32)[layout.sections["next"]["reward",].offset // 4 + 1])
+        2.5
     """
 
     def __init__(self, layout: Layout, memory: npt.NDArray[np.uint8]):

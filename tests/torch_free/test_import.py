@@ -24,6 +24,8 @@ NEEDS_TORCH = (
     "gymbridge.parallel_env",
     "gymbridge.thread_limits",
     "gymbridge.envs",
+    "gymbridge.interop.ray",
+    "gymbridge.interop.ray_session",
     "gymbridge.interop.sb3",
     "gymbridge.interop.tensordict_rounds",
     "gymbridge.reward_dtypes",

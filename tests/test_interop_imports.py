@@ -45,7 +45,8 @@ def test_a_missing_library_is_an_import_error_that_names_the_extra(module: str, 
 
 def test_a_pool_without_ray_is_an_import_error_that_names_the_extra(subprocess_env: dict[str, str]) -> None:
     program = MISSING.format(library="ray", module="ray").replace(
-        "import gymbridge.interop.ray", "from gymbridge import AsyncEnvPool; AsyncEnvPool(['CartPole-v1'], backend='ray')"
+        "import gymbridge.interop.ray",
+        "from gymbridge import AsyncEnvPool; AsyncEnvPool(['CartPole-v1'], backend='ray')",
     )
     said = output_of(program, subprocess_env)
     assert "backend='ray' needs Ray" in said

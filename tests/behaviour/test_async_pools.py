@@ -11,6 +11,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -1555,7 +1556,9 @@ def test_worker_affinity(kind: str) -> None:
         (5, TypeError),
     ],
 )
-@pytest.mark.parametrize("backend", [own for own in BACKENDS if own.options["backend"] not in ("asyncio", "ray")], ids=str)
+@pytest.mark.parametrize(
+    "backend", [own for own in BACKENDS if own.options["backend"] not in ("asyncio", "ray")], ids=str
+)
 def test_bad_affinities_are_refused_before_an_env_is_made(
     backend: Backend, affinity: Any, error: type[Exception]
 ) -> None:

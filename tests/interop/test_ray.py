@@ -6,7 +6,6 @@ choice of the rest.
 
 from __future__ import annotations
 
-import doctest
 import gc
 import os
 import signal
@@ -30,11 +29,9 @@ from ray_cluster import small_cluster
 from ray_envs import END, EXIT, GO, HANG, KILL, LEAVE, RAISE, DeedError, deeds
 from worker_processes import PATIENCE, run_script, start_script, still_running, watch
 
-import gymbridge.interop.ray as module
 from gymbridge import AsyncEnvPool, ProcessorAsyncEnvPool
 from gymbridge.envs import GymEnv
 from gymbridge.errors import UnpicklableError, WorkerDiedError, WorkerStartError, WorkerTimeoutError
-from gymbridge.interop import ray_session
 from gymbridge.interop.ray import RayAsyncEnvPool
 from gymbridge.vector import PoolVectorEnv, SyncVectorEnv, TensorDictVectorEnv
 
@@ -162,7 +159,7 @@ def test_fronts_of_gymnasiums_and_envpools_manner(started: Any) -> None:
 
 def test_a_lambda_that_closes_over_what_cannot_be_sent_is_named(started: Any) -> None:
     lock = threading.Lock()
-    with pytest.raises(UnpicklableError, match="the maker of env 1.*lock"):
+    with pytest.raises(UnpicklableError, match=r"the maker of env 1.*lock"):
         started([*deeds(1), lambda: lock]).reset()
 
 
@@ -196,16 +193,17 @@ def test_an_actor_that_dies_is_an_error_that_names_its_envs(started: Any, deed: 
     pool = started(deeds(4), envs_per_worker=2)
     td = pool.reset()
     pool.async_step_send(td.set("action", torch.tensor([GO, GO, deed, GO])))
-    got = []
-    while len(got) < 4:
+    got, deaths = [], []
+    while len(got) + len(deaths) < 4:
         try:
             got += pool.async_step_recv()["env_index"].tolist()
         except WorkerDiedError as error:
-            assert (error.worker, error.env_indices, error.exit_code) == (1, (2, 3), exit_code)
-            assert "Ray actor" in str(error) or exit_code == 3
-            got.append(-1)
-    assert {0, 1} <= {*got}
-    assert got.count(-1) in (1, 2)  # env 3's step may have come back before
+            deaths.append(error)
+    assert deaths
+    for death in deaths:
+        assert (death.worker, death.env_indices, death.exit_code) == (1, (2, 3), exit_code)
+        assert ("Ray actor" in str(death)) == (exit_code is None)
+    assert {0, 1} <= {*got} <= {0, 1, 3}  # env 3's step may have come back before
     with pytest.raises(WorkerDiedError):
         pool.async_reset_send(env_index=[2])
     pool.async_reset_send(env_index=[0, 1])
@@ -263,8 +261,7 @@ def test_an_idle_actor_that_dies_is_heard_of_by_the_next_call(started: Any) -> N
     pool.async_reset_send(env_index=[1])
     assert pool.async_reset_recv()["env_index"].tolist() == [1]
     with pytest.raises(WorkerDiedError) as caught:
-        pool.async_reset_send(env_index=[0])
-        pool.async_reset_recv()
+        pool.reset()
     assert caught.value.env_indices == (0,)
 
 
@@ -348,11 +345,9 @@ def test_actor_options_are_rays_alone() -> None:
 def test_actors_have_the_resources_that_they_are_given(started: Any) -> None:
     pool = started(deeds(2), actor_options={"num_cpus": 1})
     pool.reset()
-    free = ray.available_resources
     deadline = perf_counter() + PATIENCE
-    while free().get("CPU", 0) and perf_counter() < deadline:
-        threading.Event().wait(0.05)  # Ray's own count comes a little later
-    assert not free().get("CPU", 0)
+    while ray.available_resources().get("CPU"):  # Ray's own count comes a little later
+        assert perf_counter() < deadline
 
 
 def test_actors_for_which_there_is_no_room_are_an_error_that_says_so(started: Any) -> None:
@@ -448,7 +443,7 @@ for mode in ("raise", "restart"):
 
 
 def test_a_cluster_that_is_gone_is_an_error_and_no_hang(program: Any) -> None:
-    """Its head and the actor die together: Ray itself would wait for the head for a minute, and then end the process."""
+    """Its head and the actor die together: Ray itself would wait for the head for a minute, then end the process."""
     assert program("""
 ray.init(**SMALL, **QUIET)
 pool = AsyncEnvPool(deeds(1), backend="ray")
@@ -542,8 +537,12 @@ sys.stdin.read()
 # ---------------------------------------------------------------- what is said of it
 
 
-@pytest.mark.parametrize("tested", [module, ray_session], ids=lambda tested: tested.__name__.rpartition(".")[2])
-def test_examples_run(tested: Any, program: Any) -> None:
-    """In a program of their own, which has no cluster yet."""
-    assert doctest.DocTestFinder().find(tested)
-    assert program(f"import doctest, {tested.__name__} as tested\nsay(doctest.testmod(tested).failed)") == ["0"]
+def test_the_example_runs(program: Any) -> None:
+    """In a program of its own, which has no cluster yet."""
+    assert program("""
+import doctest
+import gymbridge.interop.ray as tested
+
+result = doctest.testmod(tested)
+say(result.failed, result.attempted > 3)
+""") == ["0 True"]

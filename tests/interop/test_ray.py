@@ -19,10 +19,11 @@ from typing import Any
 
 import pytest
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 
 import gymnasium as gym
 import numpy as np
+import ray
 import torch
 from interrupts import interrupted
 from ray_cluster import small_cluster
@@ -143,7 +144,7 @@ def test_fronts_of_gymnasiums_and_envpools_manner(started: Any) -> None:
     envs = PoolVectorEnv(pool, batch_size=1)
     envs.async_reset()
     for _ in range(4):
-        observation, reward, *_, infos = envs.recv()
+        observation, *_, infos = envs.recv()
         assert observation.shape == (1, 4)
         envs.send(np.zeros(1, np.int64), infos["env_id"])
     envs.close()

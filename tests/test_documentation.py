@@ -71,7 +71,7 @@ def test_every_python_block_is_found() -> None:
 def test_examples_of_a_page_run(page: Path, tmp_path: Path, subprocess_env: dict[str, str]) -> None:
     if missing := missing_extras(script(page.read_text())):
         pytest.skip(f"{', '.join(missing)} is not installed")
-    program = tmp_path / f"{page.stem}.py"
+    program = tmp_path / f"page_{page.stem}.py"  # not the name of a library
     program.write_text(script(page.read_text()))
     done = subprocess.run([sys.executable, program], cwd=tmp_path, env=subprocess_env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

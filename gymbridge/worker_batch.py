@@ -61,7 +61,10 @@ class WorkerBatch(BatchedEnvBase):
 
     def _runs_tensordict_envs(self) -> bool:
         """Whether the workers will run TensorDict envs, as far as can be told before they start."""
-        return self._use_buffers is False or bool(self._share_individual_td) or need_torch(self._makers)
+        # several tasks: their spaces differ, so that what they give is stacked by torch
+        are_tasks = len({maker.source for maker in self._makers if isinstance(maker.source, str)}) > 1
+        by_torch = self._use_buffers is False or bool(self._share_individual_td) or are_tasks
+        return by_torch or need_torch(self._makers)
 
     def _gym_face(self, engine: ParallelEngine[Any], kinds: list[Any]) -> EngineFace | None:
         """The face of gymnasium envs of one kind; None where the envs are anything else."""

@@ -341,6 +341,8 @@ class ChaosProgram:
         """Closes the front; what its envs are to do then is an error, or none."""
         for row, (verb, deed, resets) in self.underway.items():  # a pool's that nobody has received
             self.now[row].lose(deed, verb == "reset" or resets)
+            if deed == Deed.HANG:
+                os.write(self.fifos[f"gate-{row}"], b"g")
         living = [own for own in self.now.values() if own.state != "dead"]
         raising = [own.row for own in living if Deed.ARM_RAISE_IN_CLOSE in own.armed]
         exiting = [own.row for own in living if Deed.ARM_EXIT_IN_CLOSE in own.armed]
@@ -445,23 +447,27 @@ class ChaosProgram:
             pid = self.now[victim].pid
             if fault == "kill -9 before a call":
                 assert pid is not None
-                os.kill(pid, signal.SIGKILL)
-                killed = self.rows_of_process(victim)
+                signal_worker(pid, signal.SIGKILL)
+                killed = self.rows_beside(victim)
                 self.exit_codes.setdefault(victim, set()).add(-signal.SIGKILL)
             elif fault == OVER_TIME:
                 deeds[victim] = Deed.HANG
-                killed = self.rows_of_process(victim)
+                killed = self.rows_beside(victim)
                 self.exit_codes.setdefault(victim, set()).add(-signal.SIGKILL)
             elif fault in BY_HAND:
                 by_hand = self.by_hand(fault, victim)
                 if fault != "stop and continue":
                     deeds[victim] = Deed.HANG
                 if fault == "kill -9 in a call":
-                    killed = self.rows_of_process(victim)
+                    killed = self.rows_beside(victim)
                     self.exit_codes.setdefault(victim, set()).add(-signal.SIGKILL)
         for row in rows:
             ended = self.now[row].state == "ended"
             self.send_to(row, "reset" if ended else "step", deeds[row], self.front.resets_itself(resets))
+        if victim >= 0:  # nobody may have looked for what an earlier hang said, or it may not have been let go on
+            for name in (f"hanging-{victim}", f"gate-{victim}"):
+                with suppress(BlockingIOError):
+                    os.read(self.fifos[name], 99)
         thread = None if by_hand is None else threading.Thread(target=by_hand, name="by hand")
         self.has_interrupted.clear()
         self.is_over.clear()
@@ -474,7 +480,7 @@ class ChaosProgram:
                 self.is_over.set()
                 if thread is not None:
                     self.join(thread)
-        if fault == OVER_TIME and self.has_hung(victim) and victim not in self.front.busy:
+        if fault == OVER_TIME and victim not in self.front.busy and self.has_hung(victim):
             told = [error for error in done.errors.values() if isinstance(error, WorkerTimeoutError)]
             if not self.front.restarts and not told:
                 raise Wrong(f"got {done.errors}, expected a WorkerTimeoutError of env {victim}")
@@ -519,9 +525,12 @@ class ChaosProgram:
         def once_it_hangs() -> None:
             poll = select.poll()
             poll.register(self.fifos[f"hanging-{row}"], select.POLLIN)
+            patience = 50
             while not poll.poll(100):
-                if self.is_over.is_set():  # it never hung: its worker had died before
-                    return
+                if self.is_over.is_set():
+                    patience -= 1 if row in self.front.busy else 50  # nobody has waited for it yet
+                    if patience <= 0:  # it never hung: its worker had died before
+                        return
             os.read(self.fifos[f"hanging-{row}"], 1)
             if fault == "kill -9 in a call":
                 signal_worker(pid, signal.SIGKILL)
@@ -540,6 +549,10 @@ class ChaosProgram:
     def rows_of_process(self, row: int) -> set[int]:
         pid = self.now[row].pid
         return {other.row for other in self.now.values() if other.pid == pid and pid is not None}
+
+    def rows_beside(self, row: int) -> set[int]:
+        """The rows that may die with one: those of its process, and those of which nobody has heard yet."""
+        return {row} | self.rows_of_process(row) | {other.row for other in self.now.values() if other.pid is None}
 
     # ---------------------------------------------------------------- what came of it
 
@@ -582,9 +595,10 @@ class ChaosProgram:
             own = self.now[row]
             will_reset = verb == "reset" or (resets and own.count + 1 >= length_of(row, own.episode))
             armed = {deed} if deed in AFTER_RESET else own.armed
-            if (verb == "step" and deed in DEADLY) or (will_reset and Deed.ARM_EXIT_IN_RESET in armed):
-                ends |= self.rows_of_process(row) or {row}
-                codes = {DEADLY.get(deed, 5) if verb == "step" else 5}
+            has_limit = self.front.step_timeout and deed == Deed.HANG
+            if (verb == "step" and (deed in DEADLY or has_limit)) or (will_reset and Deed.ARM_EXIT_IN_RESET in armed):
+                ends |= self.rows_beside(row)
+                codes = {-signal.SIGKILL if has_limit else DEADLY.get(deed, 5) if verb == "step" else 5}
                 self.exit_codes[row] = self.exit_codes.get(row, set()) | codes
         return ends
 

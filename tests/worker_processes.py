@@ -55,6 +55,18 @@ def worker(job: Callable[[WorkerSide], object], **options: Any) -> Iterator[Work
         process.close()
 
 
+def names_of_memory(beside: Iterable[str] = (), patience: float = PATIENCE / 6) -> set[str]:
+    """The names that Python gave to shared memory, once only those ``beside`` are left or a while has passed.
+
+    Tests of other processes may have some for a moment.
+    """
+    deadline = monotonic() + patience
+    while True:
+        names = {name for name in os.listdir("/dev/shm") if name.startswith("psm_")}
+        if names <= {*beside} or monotonic() > deadline:
+            return names
+
+
 def watch(pids: Iterable[int]) -> dict[int, int]:
     """A pidfd of each process, by which :func:`still_running` knows it even when its id goes to another."""
     return {pid: os.pidfd_open(pid) for pid in pids}

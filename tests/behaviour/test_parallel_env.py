@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +339,21 @@ def test_moving_keeps_the_workers() -> None:
     assert env.engine is engine
     assert env.reset().device == torch.device("cpu")
     env.close()
+
+
+@pytest.mark.parametrize(("ids", "has_torch"), [(["CartPole-v1"] * 2, False), (["CartPole-v1", "Pendulum-v1"], True)])
+def test_workers_of_several_tasks_have_torch_from_the_start(ids: list[str], has_torch: bool) -> None:
+    """Else each of them would import it for itself, for seconds; workers of one task do not need it."""
+    preloaded = list[str]()
+
+    class Recording(ParallelEnv):
+        def _start_engine(self, preload: Sequence[str]) -> Any:
+            preloaded.extend(preload)
+            return super()._start_engine(preload)
+
+    with Recording(2, ids) as env:
+        env.rollout(2)
+    assert bool(preloaded) is has_torch
 
 
 # ---------------------------------------------------------------- scripts

@@ -411,7 +411,7 @@ def test_close_after_an_interrupt_ends_the_workers(four: Any, folder: Path, inte
     four.set_attr("act", ["", "", "", "tell and wait"])
     with interrupted_once_entered(folder, 3):
         four.step(td)
-    four.engine._shutdown_timeout = 0.2
+    four.engine.shutdown_timeout = 3.0
     with pytest.warns(UserWarning, match=r"workers \[1\] did not close the envs \[2, 3\] in time and were killed"):
         four.close()
     assert not still_running(watched, patience=0.1)

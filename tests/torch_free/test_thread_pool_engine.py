@@ -505,7 +505,7 @@ def test_an_interrupt_anywhere_in_close_leaves_nothing_open() -> None:
     number = 0
     done = False
     while not done:
-        number += 1
+        number += 1 + number // 20
         envs = [DoingEnv(row) for row in range(2)]
         with new_threads() as threads:
             pool = open_pool(envs)

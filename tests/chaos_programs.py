@@ -551,8 +551,9 @@ class ChaosProgram:
         return {other.row for other in self.now.values() if other.pid == pid and pid is not None}
 
     def rows_beside(self, row: int) -> set[int]:
-        """The rows that may die with one: those of its process, and those of which nobody has heard yet."""
-        return {row} | self.rows_of_process(row) | {other.row for other in self.now.values() if other.pid is None}
+        """The rows that may die with one: those of its process, and those that may be in another than is known."""
+        unheard = {other.row for other in self.now.values() if other.pid is None}
+        return {row} | self.rows_of_process(row) | unheard | self.may_be_dead.keys()
 
     # ---------------------------------------------------------------- what came of it
 

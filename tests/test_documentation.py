@@ -15,7 +15,11 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-EXTRAS = {"ray": "gymbridge.interop.ray", "stable_baselines3": "gymbridge.interop.sb3"}
+EXTRAS = {
+    "ray": "gymbridge.interop.ray",
+    "stable_baselines3": "gymbridge.interop.sb3",
+    "torchrl": "gymbridge.interop.torchrl",
+}
 """Libraries of the optional extras, without which a page that imports them is skipped, and what else needs them."""
 
 
@@ -71,7 +75,7 @@ def test_every_python_block_is_found() -> None:
 def test_examples_of_a_page_run(page: Path, tmp_path: Path, subprocess_env: dict[str, str]) -> None:
     if missing := missing_extras(script(page.read_text())):
         pytest.skip(f"{', '.join(missing)} is not installed")
-    program = tmp_path / f"page_{page.stem}.py"  # not the name of a library
+    program = tmp_path / f"examples_of_{page.stem}.py"  # which is no library's name
     program.write_text(script(page.read_text()))
     done = subprocess.run([sys.executable, program], cwd=tmp_path, env=subprocess_env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

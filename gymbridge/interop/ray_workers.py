@@ -361,6 +361,7 @@ class ActorEnd(WakeEnd):
         """See :class:`~gymbridge.engine.workers.wake.WakeEnd`; what is returned later is dropped."""
         with self._lock:
             super().close()
+            self.row = None  # which holds the block, and Ray holds this until the actor is gone
             reply, self._reply, guarded, self._guarded = self._reply, -1, self._guarded, -1
             close_all((reply, guarded))
 

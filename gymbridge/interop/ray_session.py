@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from gymbridge.errors import WorkerStartError
 from gymbridge.interop.ray_workers import OVER
 
 if TYPE_CHECKING:
@@ -53,15 +54,19 @@ class RaySession:
 
     Attributes:
         users: how many engines use it.
+        is_headless: the head of the cluster could not be reached when it was last looked for.
     """
 
     def __init__(self, is_ours: bool):
         self.users = 0
+        self.is_headless = False
         self._is_ours = is_ours
         self._key = _key()
         self._actors: weakref.WeakSet[RayActor] = weakref.WeakSet()
         self._requests: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._asker: threading.Thread | None = None
+        arguments = (self._requests,)
+        self._asker = threading.Thread(target=_ask, args=arguments, name="gymbridge-ray-asks", daemon=True)
+        self._asker.start()
         self._watcher: threading.Thread | None = None
         self._starting = threading.Lock()
         self._over = ""
@@ -92,10 +97,6 @@ class RaySession:
             request: sees to its own errors.
         """
         self._requests.put(request)
-        if self._asker is None:
-            arguments = weakref.ref(self), self._requests
-            self._asker = threading.Thread(target=_ask, args=arguments, name="gymbridge-ray-asks", daemon=True)
-            self._asker.start()
 
     # ---------------------------------------------------------------- in the thread that asks
 
@@ -136,17 +137,34 @@ class RaySession:
 
     def look_at_head(self) -> None:
         """Where the head cannot be reached, takes actors that do not answer for dead."""
-        if _is_open(self._head):
+        self.is_headless = not _is_open(self._head)
+        if not self.is_headless:
             return
-        where = ":".join(map(str, self._head))
-        _logger.warning("the head of the Ray cluster cannot be reached at %s", where)
+        _logger.warning("%s", self.headless)
         asked = [(actor, actor.asked()) for actor in list(self._actors) if not actor.has_ended]
         deadline = perf_counter() + _ANSWER_SECONDS
         for actor, future in asked:
             try:
                 future.result(max(0.0, deadline - perf_counter()))
             except Exception:
-                actor.lose(f"the Ray cluster is gone: its head cannot be reached at {where}, and the actor is silent")
+                actor.lose(f"{self.headless}, and the actor is silent")
+
+    @property
+    def headless(self) -> str:
+        """What there is to say where the head cannot be reached."""
+        return f"the Ray cluster is gone: its head cannot be reached at {':'.join(map(str, self._head))}"
+
+    def require_usable(self) -> None:
+        """Refuses to start actors where Ray could not.
+
+        Raises:
+            WorkerStartError: the session is over, or the head of the cluster cannot be reached.
+        """
+        if not self.is_current:
+            raise WorkerStartError(f"no actor can be started: {OVER}")
+        self.is_headless = not _is_open(self._head)
+        if self.is_headless:
+            raise WorkerStartError(f"no actor can be started: {self.headless}")
 
     # ---------------------------------------------------------------- the end
 
@@ -156,18 +174,20 @@ class RaySession:
         Args:
             closed: the engine was closed; where it was only let go of, this may be called in the middle of anything.
         """
-        global _session
         with _lock:
             self.users -= 1
-            if self.users or not closed:
+            if self.users or not closed or not self._is_ours:
                 return
-            if _session is self:
-                _session = None
-            self._requests.put(None)
-            if self._asker is not None:
-                self._asker.join(_SECONDS_TO_END)
-            if self._is_ours and self.is_current:
+            self.end_asking()
+            self._asker.join(
+                0.0 if self.is_headless else _SECONDS_TO_END
+            )  # else it might ask something that starts another cluster
+            if self.is_current:
                 ray.shutdown()
+
+    def end_asking(self) -> None:
+        """Has the thread that asks Ray end, once it has asked all."""
+        self._requests.put(None)
 
 
 def join_session() -> RaySession:
@@ -181,6 +201,8 @@ def join_session() -> RaySession:
     global _session
     with _lock:
         if _session is None or not _session.is_current:
+            if _session is not None:
+                _session.end_asking()
             is_ours = not ray.is_initialized()
             if is_ours:
                 ray.init()
@@ -215,14 +237,11 @@ def _is_open(address: tuple[str, int]) -> bool:
     return True
 
 
-def _ask(session_of: weakref.ref[RaySession], requests: SimpleQueue[Callable[[], object] | None]) -> None:
+def _ask(requests: SimpleQueue[Callable[[], object] | None]) -> None:
     """In a thread: does what is posted, until it is given None."""
     while (request := requests.get()) is not None:
-        session = session_of()
-        if session is None:
-            return
         request()
-        del request, session
+        del request  # which has what envs were sent
 
 
 def _watch(session_of: weakref.ref[RaySession]) -> None:

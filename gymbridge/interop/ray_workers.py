@@ -24,6 +24,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import cached_property, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ from gymbridge.engine.workers.descriptors import close_all, readable
 from gymbridge.engine.workers.pickling import dumps
 from gymbridge.engine.workers.registrations import Registrations, registered
 from gymbridge.engine.workers.warning_filters import current_filters
-from gymbridge.errors import UnpicklableError, WorkerStartError
+from gymbridge.errors import UnpicklableError
 from gymbridge.interop.ray_actor import ENDED, MAKE, EnvActor, Reply
 from gymbridge.interop.ray_rows import EVERYTHING, Parts, RowBytes
 
@@ -85,8 +86,7 @@ class RayWorkers(ProcessWorkers):
 
     def start(self, jobs: Sequence[EnvWorker], mailboxes: Sequence[Mailbox], timeout: float | None) -> Iterator[Any]:
         """See :class:`~gymbridge.engine.worker_kinds.ProcessWorkers`."""
-        if not self._session.is_current:
-            raise WorkerStartError(f"no actor can be started: {OVER}")
+        self._session.require_usable()
         for first in range(0, len(jobs), self.together):
             part = slice(first, first + self.together)
             try:
@@ -129,6 +129,7 @@ class RayActor:
         self.how = ""
         self.open: set[RayWorker] = set()
         self._session = session
+        self._handle: Any = None
         self._lock = threading.RLock()
         self._ends: list[ActorEnd] = []
         self._is_killed = self._is_left = False
@@ -153,8 +154,8 @@ class RayActor:
             self.lose(f"Ray could not be asked for its actor: {type(error).__name__}: {error}")
 
     def _create(self, kind: type, options: dict[str, Any], threads: list[str], arguments: tuple[Any, ...]) -> None:
-        self._handle = self._session.new_actor(kind, options, threads, arguments)
         self._session.watch(self)
+        self._handle = self._session.new_actor(kind, options, threads, arguments)
         self._handle.stay.remote().future().add_done_callback(self._stayed)
 
     def sentinel(self) -> int:
@@ -213,6 +214,8 @@ class RayActor:
         self._is_killed = True
         if not self.has_ended and os.getpid() == self._pid:
             self.post(lambda: self._session.kill(self._handle))
+            if self._session.is_headless:  # nobody would tell of its end
+                self.lose(f"it was to be killed, and {self._session.headless}")
 
     def ask_at_work(self, worker: int, answer: Callable[[int], object]) -> None:
         """Asks what an env does now.
@@ -229,6 +232,8 @@ class RayActor:
 
     def asked(self) -> Any:
         """A future that is done once the actor has answered, whatever its envs do."""
+        if self._handle is None:  # Ray has not even begun with it
+            return Future[int]()
         return self._aside("at_work", 0).future()
 
     def _aside(self, method: str, *arguments: Any) -> Any:

@@ -443,11 +443,14 @@ for mode in ("raise", "restart"):
 """) == ["an error", "WorkerDiedError", "False", "True", "an error", "WorkerStartError", "False", "True"]
 
 
-def test_a_cluster_that_is_gone_is_an_error_and_no_hang(program: Any) -> None:
+@pytest.mark.parametrize("mode", ["raise", "restart"])
+def test_a_cluster_that_is_gone_is_an_error_and_no_hang(program: Any, mode: str) -> None:
     """Its head and the actor die together: Ray itself would wait for the head for a minute, then end the process."""
-    assert program("""
+    assert program(
+        f"mode = {mode!r}"
+        + """
 ray.init(**SMALL, **QUIET)
-pool = AsyncEnvPool(deeds(1), backend="ray")
+pool = AsyncEnvPool(deeds(1), backend="ray", on_worker_failure=mode)
 td = pool.reset()
 children = {}
 for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -462,11 +465,15 @@ os.kill(children["(gcs_server)"], signal.SIGKILL)
 os.kill(pid, signal.SIGKILL)
 try:
     pool.async_step_recv()
-except WorkerDiedError as error:
-    say("is gone" in str(error), perf_counter() - begun < 30)
+except (WorkerDiedError, WorkerStartError) as error:
+    say(type(error).__name__, "is gone" in str(error), perf_counter() - begun < 30)
+begun = perf_counter()
+pool.shutdown()
+say(perf_counter() - begun < 10)
 sys.stdout.flush()
 os._exit(0)
-""") == ["True True"]
+"""
+    ) == [f"{'WorkerStartError' if mode == 'restart' else 'WorkerDiedError'} True True", "True"]
 
 
 def test_batches_come_from_several_nodes_and_outlive_the_loss_of_one(program: Any) -> None:

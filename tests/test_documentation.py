@@ -19,6 +19,7 @@ EXTRAS = {
     "ray": "gymbridge.interop.ray",
     "stable_baselines3": "gymbridge.interop.sb3",
     "torchrl": "gymbridge.interop.torchrl",
+    "envpool": "gymbridge.interop.envpool",
 }
 """Libraries of the optional extras, without which a page that imports them is skipped, and what else needs them."""
 

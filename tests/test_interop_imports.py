@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-LIBRARIES = {"ray": "ray", "sb3": "stable_baselines3", "torchrl": "torchrl"}
+LIBRARIES = {"sb3": "stable_baselines3", "torchrl": "torchrl", "envpool": "envpool", "ray": "ray"}
 """Module of ``gymbridge.interop``, which is the name of its extra too -> library."""
 
 MISSING = """

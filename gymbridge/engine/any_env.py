@@ -122,10 +122,12 @@ class WrappedGymOptions:
 
 
 def core_objects(env: Any) -> list[Any]:
-    """The env without its wrappers; of a batch in this process itself and those of its envs."""
+    """The env without its wrappers; of a batch in this process, or of an env around one, itself and those inside."""
     if isinstance(env, gym.Env):
         return [env.unwrapped]
-    return [env, *(core for inner in env._inner_envs() for core in core_objects(inner))]
+    is_ours = hasattr(type(env), "_engine_description")  # another library's env has none to tell of
+    inside = env._inner_envs() if is_ours else ()
+    return [env, *(core for inner in inside for core in core_objects(inner))]
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -12,6 +12,7 @@ import gymnasium as gym
 
 from gymbridge.engine.failures import mark_error
 from gymbridge.engine.gym_host import close_all
+from gymbridge.engine.import_races import made_by
 
 __all__ = ["EnvMaker", "as_env_fns", "listed", "make_all", "require_env", "require_maker"]
 
@@ -51,8 +52,8 @@ class EnvMaker:
         if _is_env(self.source):
             return self.source
         if isinstance(self.source, str):
-            return gym.make(self.source, **self.kwargs)
-        return self.source(**self.kwargs)
+            return made_by(gym.make, (self.source,), self.kwargs)
+        return made_by(self.source, (), self.kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _maker_of, (cloudpickle.dumps((self.source, self.kwargs)),)

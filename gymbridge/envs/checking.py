@@ -64,9 +64,10 @@ def output_faults(env: EnvBase, num_steps: int) -> list[str]:
     _note(faults, "_reset", _raw_faults(env, first, root))
     before = root
     for _ in range(num_steps):
-        given = env.full_state_spec.rand().update(env.full_action_spec.rand())
+        given = env.full_state_spec.rand()
         if isinstance(root, TensorDictBase):
             given.update(root.select(*env.full_state_spec.keys(True, True), strict=False))
+        given = env.rand_action(given)
         before, root = root, env._step(given)
         _note(faults, "_step", _raw_faults(env, following, root))
         _note(faults, "_step", _memory_faults(before, root))

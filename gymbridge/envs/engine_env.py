@@ -19,6 +19,7 @@ from gymbridge.envs.done_groups import DoneGroups
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.env_kind import EnvKind
 from gymbridge.envs.inputs import DeviceLike, as_seed, env_device
+from gymbridge.envs.seed_chain import SeedChain, common_chain
 from gymbridge.envs.tensordicts import entry
 from gymbridge.envs.transitions import put_next
 from gymbridge.specs import Composite
@@ -41,6 +42,8 @@ class EngineEnv(OneCallAtATime, EnvBase):
     """Seeds that wait for the start, one a row, and whether they are static."""
     _seeds_given: tuple[list[int | None], bool] | None = None
     """The seeds that the envs which run were given last."""
+    _seed_chains: Sequence[SeedChain | None] = (None,)
+    """Those of the envs that run or ran last, one a row."""
     _is_starting = False
     _start_error: AttributeError | None = None
     """What the last start raised, if it was one that Python takes for a missing attribute of the env."""
@@ -87,6 +90,8 @@ class EngineEnv(OneCallAtATime, EnvBase):
         for kind, spec in face.specs.items():
             self._store_spec(kind, spec)
         self.set_spec_lock_()
+        specs = [getattr(env, "specs", None) for env in face.engine.descriptions]
+        self._seed_chains = [None if own is None else own.seed_chain for own in specs]
 
     def _spec_of(self, kind: str) -> Composite:
         if self._engine_face is None and not self._has_specs:
@@ -229,18 +234,32 @@ class EngineEnv(OneCallAtATime, EnvBase):
 
     @exclusive
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """See :meth:`EnvBase.set_seed`; of gymnasium envs they are those of ``reset(seed=seed)`` of a vector env."""
+        """See :meth:`EnvBase.set_seed`; of gymnasium envs they are those of ``reset(seed=seed)`` of a vector env.
+
+        Envs that all have the same ``seed_chain`` get the seeds of that, and the next one that is free is its next.
+        """
         seed = as_seed(seed)
         num_envs = self.numel()
         if seed is None:
             self._give_seeds([None] * self._num_rows, False)
             return None
-        envs_a_row = num_envs // self._num_rows
-        self._give_seeds(
-            [seed if static_seed else seed + row * envs_a_row for row in range(self._num_rows)], static_seed
-        )
+        chains, chain = self._seed_chains, self.seed_chain
+        seeds, next_seed = [seed] * self._num_rows, seed
+        if not static_seed and chain is not None:
+            for row, own in enumerate(chains):
+                assert own is not None
+                seeds[row], next_seed = next_seed, own.after(next_seed)
+        elif not static_seed:
+            envs_a_row = num_envs // self._num_rows
+            seeds, next_seed = [seed + row * envs_a_row for row in range(self._num_rows)], seed + num_envs
+        self._give_seeds([*seeds], static_seed)
         torch.manual_seed(seed % 2**64)
-        return seed if static_seed else seed + num_envs
+        return next_seed
+
+    @property
+    def seed_chain(self) -> SeedChain | None:  # type: ignore[override]
+        """The chain of seeds that the envs have in common."""
+        return common_chain(self._seed_chains)
 
     @exclusive
     def seed_rows(self, seeds: Sequence[int | None]) -> None:

@@ -10,6 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from gymbridge.envs.done_groups import FLAGS, DoneGroups
 from gymbridge.envs.inputs import DeviceLike, NestedKey, env_device, require_like
+from gymbridge.envs.seed_chain import SeedChain
 from gymbridge.envs.spec_access import FullSpecAttribute, LeafSpecAttribute
 from gymbridge.envs.spec_keys import group_sizes, leaf_keys
 from gymbridge.envs.tensordicts import entry, tensordict_of
@@ -48,9 +49,11 @@ class EnvSpecs:
         batch_locked: the env takes TensorDicts of its own batch size only. One that takes any, ``[*S, *B]``, and gives
             what it returns the batch size of what it was given, says so with False, as an attribute of its class or set
             in ``__init__``; its specs have ``B``.
+        seed_chain: which seeds the envs of a batch get, if all have the same; None for ``seed + i``.
     """
 
     batch_locked: bool = True
+    seed_chain: SeedChain | None = None
 
     def __init__(self, device: DeviceLike | None, batch_size: Any):
         self._device = None if device is None else env_device(device)
@@ -75,14 +78,16 @@ class EnvSpecs:
         specs = {kind: env._spec_of(kind) for kind in KINDS}
         described._specs = {kind: spec.clone() if device is None else spec.to(device) for kind, spec in specs.items()}
         described.batch_locked = env.batch_locked
+        described.seed_chain = env.seed_chain
         return described
 
     def is_like(self, other: EnvSpecs) -> bool:
-        """Whether two envs have the same specs, batch size and device."""
-        return self._specs == other._specs and (self.device, self.batch_size, self.batch_locked) == (
+        """Whether two envs have the same specs, batch size, device and chain of seeds."""
+        return self._specs == other._specs and (self.device, self.batch_size, self.batch_locked, self.seed_chain) == (
             other.device,
             other.batch_size,
             other.batch_locked,
+            other.seed_chain,
         )
 
     @property

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 import torch
 from by_hand import assert_equal
-from engines import Engine
+from engines import WITH_WORKERS, Engine
 from tensordict import TensorDict
 from tensordict_zoo import CountingTensorDictEnv
 from zoo import CountingEnv
 
 import gymbridge.vector
+from gymbridge import AsyncEnvPool, ParallelEnv, SerialEnv
+from gymbridge.envs.seed_chain import SeedChain
+
+needs_workers = pytest.mark.skipif(not WITH_WORKERS, reason="about worker processes")
 
 
 class Draws(CountingEnv):
@@ -205,3 +209,42 @@ def test_seeds_that_wait_for_the_start_leave_torchs_generator_to_the_batch(batch
     env.seed_rows([1, 2])
     assert torch.rand(2).equal(torch.rand(2, generator=torch.Generator().manual_seed(0)))
     env.close()
+
+
+def doubled(seed: int) -> int:
+    return 2 * seed
+
+
+class Chained(CountingTensorDictEnv):
+    """Of a library whose next seed is twice the last."""
+
+    seed_chain = SeedChain("doubled", doubled)
+
+    def _set_seed(self, seed: int | None) -> None:
+        self.seed_given = seed
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SerialEnv(4, Chained),
+        lambda: SerialEnv(2, lambda: SerialEnv(2, Chained)),
+        pytest.param(lambda: ParallelEnv(4, Chained), marks=needs_workers),
+        pytest.param(lambda: ParallelEnv(2, lambda: SerialEnv(2, Chained)), marks=needs_workers),
+        pytest.param(lambda: AsyncEnvPool([Chained] * 4), marks=needs_workers),
+    ],
+    ids=["SerialEnv", "batches in a batch", "ParallelEnv", "batches in workers", "pool"],
+)
+def test_envs_with_a_chain_of_their_own_get_its_seeds(make: Any) -> None:
+    env = make()
+    assert env.set_seed(3) == 48
+    assert np.ravel(env.seed_given).tolist() == [3, 6, 12, 24]
+    assert env.set_seed(3, static_seed=True) == 3
+    assert np.ravel(env.seed_given).tolist() == [3] * 4
+    env.close()
+
+
+def test_envs_of_which_some_have_another_chain_get_seed_plus_i() -> None:
+    env = SerialEnv(3, [Chained, CountingTensorDictEnv, Chained])
+    assert env.set_seed(3) == 6
+    assert [own.seed_given for own in (env.engine.envs[0], env.engine.envs[2])] == [3, 5]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
 import sys
 import threading
 import warnings
@@ -892,3 +893,51 @@ pool.submit([1], bytes([1]), None)
 print("end", sorted({"torch", "tensordict"} & set(sys.modules)))
 """
     assert run_script(tmp_path, script, subprocess_env).split() == ["end", "[]", "closed", "closed"]
+
+
+PACKAGES = """
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import gymnasium as gym
+
+from gymbridge.engine.gym_host import GymHostOptions
+from gymbridge.engine.makers import EnvMaker
+from gymbridge.engine.thread_pool import ThreadPoolEngine
+
+ENV = '''
+import gymnasium as gym
+
+for _ in range(100_000):  # threads take turns in it
+    pass
+
+class Env(gym.Env):
+    observation_space = action_space = gym.spaces.Discrete(2)
+'''
+makers = []
+for package in (f"package_{number}" for number in range(12)):
+    folder = Path(sys.argv[1], package)
+    folder.mkdir()
+    (folder / "__init__.py").write_text(f"import {package}.left\\nimport {package}.right")
+    for module in ("left", "right"):
+        (folder / f"{module}.py").write_text(ENV)
+        gym.register(f"{package}-{module}-v0", f"{package}.{module}:Env")
+        made_of = f"{package}-{module}-v0"
+        makers.append(EnvMaker(made_of if sys.argv[2] == "ids" else partial(gym.make, made_of), {}))
+sys.path.insert(0, sys.argv[1])
+sys.setswitchinterval(1e-4)
+engine = ThreadPoolEngine(makers, GymHostOptions())
+print(len(engine.descriptions))
+engine.close()
+"""
+
+
+@pytest.mark.parametrize("given", ["ids", "callables"])
+def test_envs_of_one_package_are_made_at_once(given: str, tmp_path: Path, subprocess_env: dict[str, str]) -> None:
+    """Python breaks the deadlock of two threads that import each other's module by showing one of them half of it."""
+    command = [sys.executable, "-c", PACKAGES, tmp_path, given]
+    done = subprocess.run(command, env=subprocess_env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "24"

@@ -1,0 +1,164 @@
+"""What a step of TorchRL envs costs in gymbridge's batches, beside TorchRL's batches over the same envs.
+
+    python benchmarks/from_torchrl.py --cases counting,transformed,CartPole --num-envs 8 --json figures.json
+
+"counting" is an env that counts and does nothing else, "transformed" the same in ``StepCounter``, ``InitTracker`` and
+``RewardSum``, "CartPole" TorchRL's ``GymEnv``; an episode of the first two has 200 steps. A step is a
+``step_and_maybe_reset``. "the envs alone" are TorchRL's own ``step_and_maybe_reset`` of one after the other.
+
+Rounds, medians and ratios are those of ``vector_step.py``: all are built first and timed in turn. A ratio says how many
+times the step of gymbridge's batch of the same kind a step takes: in worker processes, or in this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tensordict_step import torchrl_env
+from vector_step import (
+    NUM_ACTIONS,
+    Candidate,
+    Close,
+    Run,
+    as_json,
+    circumstances,
+    failures,
+    measure,
+    table,
+    tensordict_engine,
+    without_gradients,
+)
+
+from gymbridge.interop.torchrl_env import from_torchrl
+
+LENGTH = 200
+"""Steps of an episode."""
+
+
+def counting() -> Any:
+    return torchrl_env(LENGTH)
+
+
+def transformed() -> Any:
+    from torchrl.envs import Compose, InitTracker, RewardSum, StepCounter, TransformedEnv
+
+    return TransformedEnv(counting(), Compose(StepCounter(), InitTracker(), RewardSum()))
+
+
+def cart_pole() -> Any:
+    from torchrl.envs import GymEnv
+
+    return GymEnv("CartPole-v1", categorical_action_encoding=True)
+
+
+CASES = {"counting": counting, "transformed": transformed, "CartPole": cart_pole}
+"""Case -> maker of its envs."""
+
+
+def alone(case: str, num_envs: int) -> tuple[Run, Close]:
+    envs = [CASES[case]() for _ in range(num_envs)]
+    roots = [env.reset() for env in envs]
+    actions = [envs[0].full_action_spec.rand()["action"] for _ in range(NUM_ACTIONS)]
+
+    def run(steps: int) -> None:
+        for i in range(steps):
+            action = actions[i % NUM_ACTIONS]
+            for row, env in enumerate(envs):
+                _, roots[row] = env.step_and_maybe_reset(roots[row].set("action", action))
+
+    return without_gradients(run), lambda: None
+
+
+def torchrl_batch(name: str, case: str, num_envs: int) -> tuple[Run, Close]:
+    import torchrl.envs
+
+    return tensordict_engine(getattr(torchrl.envs, name)(num_envs, CASES[case]))
+
+
+def gymbridge_batch(name: str, case: str, num_envs: int, **options: Any) -> tuple[Run, Close]:
+    import gymbridge
+
+    return tensordict_engine(getattr(gymbridge, name)(num_envs, from_torchrl(CASES[case]), **options))
+
+
+def each_in_a_process(case: str, num_envs: int) -> tuple[Run, Close]:
+    return gymbridge_batch("ParallelEnv", case, num_envs, num_workers=num_envs)
+
+
+Build = Callable[[str, int], tuple[Run, Close]]
+
+
+def _of(build: Callable[..., Any], name: str) -> Build:
+    return functools.partial(build, name)
+
+
+CANDIDATES = {
+    "torchrl-parallel": Candidate("TorchRL `ParallelEnv`", _of(torchrl_batch, "ParallelEnv"), "gymbridge-parallel"),
+    "gymbridge-parallel": Candidate(
+        "**gymbridge `ParallelEnv(N, from_torchrl(…))`**", _of(gymbridge_batch, "ParallelEnv"), "gymbridge-parallel"
+    ),
+    "gymbridge-processes": Candidate(
+        "the same with `num_workers=N`, a process for each env", each_in_a_process, "gymbridge-parallel"
+    ),
+    "torchrl-serial": Candidate("TorchRL `SerialEnv`", _of(torchrl_batch, "SerialEnv"), "gymbridge-serial"),
+    "gymbridge-serial": Candidate(
+        "**gymbridge `SerialEnv(N, from_torchrl(…))`**", _of(gymbridge_batch, "SerialEnv"), "gymbridge-serial"
+    ),
+    "torchrl-alone": Candidate("the TorchRL envs alone, in a loop", alone, "gymbridge-serial"),
+}
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+
+    def words(text: str) -> list[str]:
+        return [word for word in text.split(",") if word]
+
+    parser.add_argument("--cases", type=words, default=",".join(CASES), help=f"some of {', '.join(CASES)}")
+    parser.add_argument("--num-envs", type=lambda text: [int(n) for n in words(text)], default="8")
+    parser.add_argument("--peers", type=words, default=",".join(CANDIDATES), help=f"some of {', '.join(CANDIDATES)}")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.3, help="for one candidate in one round")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round's figures there")
+    options = parser.parse_args(argv)
+    for name, given, known in (("cases", options.cases, CASES), ("peers", options.peers, CANDIDATES)):
+        if unknown := set(given) - set(known):
+            parser.error(f"unknown {name} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if options.rounds < 1 or options.seconds <= 0 or min(options.num_envs) < 1:
+        parser.error("--rounds, --seconds and --num-envs must be positive")
+    return options
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = arguments(argv)
+    warnings.filterwarnings("ignore")
+    wanted = {name for peer in options.peers for name in (peer, CANDIDATES[peer].against)}
+    names = [name for name in CANDIDATES if name in wanted]
+    about = circumstances()
+    print("\n".join(f"- {what}: {value}" for what, value in about.items()), flush=True)
+    columns = {}
+    for case in options.cases:
+        for num_envs in options.num_envs:
+            column = f"{case} N={num_envs}"
+            print(f"timing {column} ...", file=sys.stderr, flush=True)
+            columns[column] = measure(names, case, num_envs, options.rounds, options.seconds, CANDIDATES)
+    print("\n" + table(names, columns, CANDIDATES), flush=True)
+    if missing := failures(columns):
+        print("\nNot timed:\n\n" + "\n".join(missing))
+    if options.json:
+        figures = {"about": about, "figures": as_json(columns, CANDIDATES)}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -70,7 +70,8 @@ class AsyncEnvPool(WorkerBatch):
             :class:`~gymbridge.BatchedEnvBase`.
         backend: where the envs run, each for itself: ``"threading"``, in threads of this process;
             ``"multiprocessing"``, in a worker process; ``"asyncio"``, on an event loop in a thread of this process, for
-            envs whose ``reset`` and ``step`` are coroutines, and in a thread for others.
+            envs whose ``reset`` and ``step`` are coroutines, and in a thread for others; ``"ray"``, in an actor on a
+            Ray cluster, see :class:`gymbridge.interop.ray.RayAsyncEnvPool`.
         stack: what results are: ``"dense"``, of envs that agree in keys, shapes and dtypes; ``"lazy"``, stacks in which
             each env has its own TensorDict; ``"maybe_dense"``, dense if the envs agree, else lazy.
         exchange: of ``"multiprocessing"``, how what envs are given and what they give travels: ``"shm"``, tensors of
@@ -78,7 +79,7 @@ class AsyncEnvPool(WorkerBatch):
             first where the envs allow that.
         worker_affinity: of ``"multiprocessing"`` and ``"threading"``: the cores of each worker, a sequence with one
             entry a worker or a function of its number.
-        envs_per_worker: of ``"multiprocessing"``: so many envs share a process, in a thread each.
+        envs_per_worker: of ``"multiprocessing"`` and ``"ray"``: so many envs share a process, in a thread each.
         create_env_kwargs: keyword arguments of the makers, a dict for all or one for each.
         device: of what is returned; unless told that of the envs.
         start_timeout: seconds until all envs are made.
@@ -89,6 +90,7 @@ class AsyncEnvPool(WorkerBatch):
             their episodes end with the latest observation, a reward of zero and ``truncated``, of which
             ``("info", "worker_restarted")``, a leaf that is there then, tells.
         max_restarts: so many in so many seconds, after which the death is raised.
+        actor_options: of ``"ray"``: options of each actor, such as ``num_cpus``, ``num_gpus`` and ``resources``.
 
     Attributes:
         num_envs: ``N``.
@@ -124,7 +126,7 @@ class AsyncEnvPool(WorkerBatch):
 
     def __new__(cls, env_makers: Any = None, *, backend: str | None = None, **options: Any) -> Self:
         """A pool of the class that the backend has."""
-        backends = {own._backend: own for own in _CLASSES}
+        backends = [own._backend for own in _CLASSES] + ["ray"]
         if cls._backend is not None:
             if backend not in (None, cls._backend):
                 raise ValueError(f"backend: got {backend!r}, expected {cls._backend!r}, that of {cls.__name__}")
@@ -132,7 +134,7 @@ class AsyncEnvPool(WorkerBatch):
         backend = "threading" if backend is None else backend
         if backend not in backends:
             raise ValueError(f"backend: got {backend!r}, expected one of {', '.join(map(repr, backends))}")
-        return super().__new__(backends[backend])  # type: ignore[return-value]
+        return super().__new__(_class_of(backend))  # type: ignore[return-value]
 
     def __init__(
         self,
@@ -150,6 +152,7 @@ class AsyncEnvPool(WorkerBatch):
         shutdown_timeout: float | None = 10.0,
         on_worker_failure: OnWorkerFailure = "raise",
         max_restarts: RestartLimit = (10, 60.0),
+        actor_options: Mapping[str, Any] | None = None,
     ):
         makers: list[Any] = [*env_makers] if isinstance(env_makers, (list, tuple)) else [env_makers]
         if not makers:
@@ -171,6 +174,7 @@ class AsyncEnvPool(WorkerBatch):
         self.min_get = 1
         self._exchange = exchange
         self._worker_affinity = worker_affinity
+        self._actor_options = actor_options
         self._start_timeout = time_limit("start_timeout", start_timeout)
         self._step_timeout = positive_time_limit("step_timeout", step_timeout)
         self._shutdown_timeout = time_limit("shutdown_timeout", shutdown_timeout)
@@ -193,7 +197,15 @@ class AsyncEnvPool(WorkerBatch):
         if self.envs_per_worker != 1:
             raise ValueError(
                 f"envs_per_worker: got {self.envs_per_worker} with backend={self.backend!r}, expected 1: more are for "
-                f"'multiprocessing'"
+                f"'multiprocessing' and 'ray'"
+            )
+        self._require_no_actors()
+
+    def _require_no_actors(self) -> None:
+        if self._actor_options is not None:
+            raise ValueError(
+                f"actor_options: got {self._actor_options!r} with backend={self.backend!r}, expected None: that is for "
+                f"'ray'"
             )
 
     # ---------------------------------------------------------------- start and end
@@ -620,7 +632,8 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
     _resolved: Literal["shm", "queue"] | None = None
 
     def _require_options(self) -> None:
-        """See :class:`AsyncEnvPool`; it has them all."""
+        """See :class:`AsyncEnvPool`; it has those of processes."""
+        self._require_no_actors()
 
     def _start_engine(self, preload: Sequence[str]) -> Any:
         return PoolEngine(
@@ -814,6 +827,19 @@ class AsyncioAsyncEnvPool(AsyncEnvPool):
 
 
 _CLASSES: tuple[type[AsyncEnvPool], ...] = (ThreadingAsyncEnvPool, ProcessorAsyncEnvPool, AsyncioAsyncEnvPool)
+
+
+def _class_of(backend: str) -> type[AsyncEnvPool]:
+    """The class of a backend.
+
+    Raises:
+        ImportError: it needs Ray, which is not installed.
+    """
+    if backend == "ray":
+        from gymbridge.interop.ray import RayAsyncEnvPool
+
+        return RayAsyncEnvPool
+    return next(own for own in _CLASSES if own._backend == backend)
 
 
 def _is_int(index: Any) -> bool:

@@ -97,11 +97,19 @@ class WorkerDiedError(RuntimeError):
         doing: what it was doing, ``"the step of env 3"``; empty if that is not known, or nothing.
         stderr: the last that its process wrote to standard error, 4 KiB at most; empty where it wrote nothing. Of a
             signal that kills it (but SIGKILL), Python's traceback is in it.
+        how: how it ended, in words, where others than this process have seen that; else empty.
     """
 
     def __init__(
-        self, worker: int, env_indices: Sequence[int], exit_code: int | None, doing: str = "", stderr: str = ""
+        self,
+        worker: int,
+        env_indices: Sequence[int],
+        exit_code: int | None,
+        doing: str = "",
+        stderr: str = "",
+        how: str = "",
     ):
+        self.how = how
         self.worker = worker
         self.env_indices = tuple(env_indices)
         self.exit_code = exit_code
@@ -111,7 +119,7 @@ class WorkerDiedError(RuntimeError):
 
     def _text(self) -> str:
         during = f", in {self.doing}" if self.doing else ""
-        return f"{self._subject} has died: {exit_text(self.exit_code)}{during}"
+        return f"{self._subject} has died: {self.how or exit_text(self.exit_code)}{during}"
 
     def _quoted_stderr(self) -> str:
         if not self.stderr.strip():
@@ -131,7 +139,7 @@ class WorkerDiedError(RuntimeError):
         return told
 
     def __reduce__(self) -> tuple[type[WorkerDiedError], tuple[Any, ...]]:
-        return type(self), (self.worker, self.env_indices, self.exit_code, self.doing, self.stderr)
+        return type(self), (self.worker, self.env_indices, self.exit_code, self.doing, self.stderr, self.how)
 
 
 class WorkerTimeoutError(WorkerDiedError):

@@ -18,10 +18,13 @@ from gymbridge.envs import EnvBase, GymEnv
 Maker = Callable[[], gym.Env]
 
 _CHOICE = os.environ.get("GYMBRIDGE_ENGINES", "some")
-if _CHOICE not in ("in-process", "some", "all"):
-    raise ValueError(f"GYMBRIDGE_ENGINES: got {_CHOICE!r}, expected 'in-process', 'some' or 'all'")
+if _CHOICE not in ("in-process", "some", "all", "ray"):
+    raise ValueError(f"GYMBRIDGE_ENGINES: got {_CHOICE!r}, expected 'in-process', 'some', 'all' or 'ray'")
 
-WITH_WORKERS = _CHOICE != "in-process"
+ON_RAY = _CHOICE == "ray"
+"""Whether there is but one engine: a pool of actors on a Ray cluster."""
+
+WITH_WORKERS = _CHOICE in ("some", "all")
 """Whether there are engines whose envs run in processes or threads of their own."""
 
 EVERY_ENGINE = _CHOICE == "all"
@@ -117,7 +120,7 @@ class Engine:
         return self.name
 
 
-ENGINES = (
+ENGINES: tuple[Engine, ...] = (
     Engine("GymEnv", (), lambda makers, device, options: GymEnv(makers[0], device=device, **options)),
     Engine("SerialEnv-1", (1,), serial),
     Engine("SerialEnv-3", (3,), serial),
@@ -165,6 +168,9 @@ ENGINES = (
         else []
     ),
 )
+
+if ON_RAY:
+    ENGINES = (Engine("pool-ray-3", (3,), partial(pool, backend="ray", envs_per_worker=2), in_process=False),)
 
 OWN = Engine("own-EnvBase-3", (3,), own)
 """No engine, but an env that keeps the same contract."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from engines import EVERY_ENGINE, WITH_WORKERS
+from engines import EVERY_ENGINE, ON_RAY, WITH_WORKERS
 from tensordict import TensorDictBase
 from tensordict_waiting_envs import ActingTensorDictEnv
 from waiting_envs import ActingEnv
@@ -81,7 +81,16 @@ ALL_BACKENDS = (
 )
 """Each backend, and each option of one that changes how its envs are run."""
 
-BACKENDS = ALL_BACKENDS if EVERY_ENGINE else ALL_BACKENDS[:3]
+ON_CLUSTER = (
+    Backend("ray", {"backend": "ray"}, False),
+    Backend("ray-shared", {"backend": "ray", "envs_per_worker": 2}, False),
+)
+"""Those that need a Ray cluster: they are run alone."""
+
+if ON_RAY:
+    ALL_BACKENDS = (ALL_BACKENDS[0], *ON_CLUSTER)
+
+BACKENDS = ON_CLUSTER if ON_RAY else ALL_BACKENDS if EVERY_ENGINE else ALL_BACKENDS[:3]
 """Those that every test runs over."""
 
 ACTING: dict[str, Any] = {"gymnasium": ActingEnv, "TensorDict": ActingTensorDictEnv}

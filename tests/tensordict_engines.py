@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from engines import EVERY_ENGINE, WITH_WORKERS
+from engines import EVERY_ENGINE, ON_RAY, WITH_WORKERS
 
 from gymbridge import AsyncEnvPool, ParallelEnv, SerialEnv
 from gymbridge.envs import EnvBase
@@ -66,7 +66,7 @@ def pool(makers: Sequence[Maker], **options: object) -> EnvBase:
 
 ALONE = TensorDictEngine("alone", None, lambda makers: makers[0]())
 
-BATCHES = (
+BATCHES: tuple[TensorDictEngine, ...] = (
     TensorDictEngine("SerialEnv-1", 1, serial),
     TensorDictEngine("SerialEnv-3", 3, serial),
     TensorDictEngine("SerialEnv-3-lazy", 3, partial(serial, share_individual_td=True), lazy=True),
@@ -100,3 +100,6 @@ BATCHES = (
         else []
     ),
 )
+
+if ON_RAY:
+    BATCHES = (TensorDictEngine("pool-ray-3", 3, partial(pool, backend="ray", envs_per_worker=2), in_process=False),)

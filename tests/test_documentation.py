@@ -16,6 +16,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 EXTRAS = {
+    "ray": "gymbridge.interop.ray",
     "stable_baselines3": "gymbridge.interop.sb3",
     "torchrl": "gymbridge.interop.torchrl",
     "envpool": "gymbridge.interop.envpool",

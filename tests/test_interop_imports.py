@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-LIBRARIES = {"sb3": "stable_baselines3", "torchrl": "torchrl", "envpool": "envpool"}
+LIBRARIES = {"sb3": "stable_baselines3", "torchrl": "torchrl", "envpool": "envpool", "ray": "ray"}
 """Module of ``gymbridge.interop``, which is the name of its extra too -> library."""
 
 MISSING = """
@@ -41,6 +41,16 @@ def output_of(program: str, env: dict[str, str]) -> str:
 def test_a_missing_library_is_an_import_error_that_names_the_extra(module: str, subprocess_env: dict[str, str]) -> None:
     said = output_of(MISSING.format(library=LIBRARIES[module], module=module), subprocess_env)
     assert f"pip install 'gymbridge[{module}]'" in said
+
+
+def test_a_pool_without_ray_is_an_import_error_that_names_the_extra(subprocess_env: dict[str, str]) -> None:
+    program = MISSING.format(library="ray", module="ray").replace(
+        "import gymbridge.interop.ray",
+        "from gymbridge import AsyncEnvPool; AsyncEnvPool(['CartPole-v1'], backend='ray')",
+    )
+    said = output_of(program, subprocess_env)
+    assert "backend='ray' needs Ray" in said
+    assert "pip install 'gymbridge[ray]'" in said
 
 
 def test_no_library_is_imported_unasked(subprocess_env: dict[str, str]) -> None:

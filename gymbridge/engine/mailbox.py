@@ -70,10 +70,14 @@ class Mailbox:
         Raises:
             EOFError: the file ends before the message does.
         """
+        return pickle.loads(self.take_packed())
+
+    def take_packed(self) -> memoryview:
+        """The same as it was put."""
         start = os.pread(self.descriptor, _FIRST_READ, 0)
         end = _LENGTH_BYTES + int.from_bytes(start[:_LENGTH_BYTES], "little")
         if end <= len(start):
-            return pickle.loads(memoryview(start)[_LENGTH_BYTES:end])
+            return memoryview(start)[_LENGTH_BYTES:end]
         message = bytearray(end)
         offset = 0
         while offset < end:
@@ -83,7 +87,7 @@ class Mailbox:
             offset += read
         if end > _KEPT:
             os.ftruncate(self.descriptor, 0)
-        return pickle.loads(memoryview(message)[_LENGTH_BYTES:])
+        return memoryview(message)[_LENGTH_BYTES:]
 
     def close(self) -> None:
         """Closes the file; again: does nothing."""

@@ -414,7 +414,7 @@ class Crew:
             if number in self._hung:
                 self.dead[worker] = WorkerTimeoutError(number, rows, status, *self._hung[number], stderr)
             else:
-                self.dead[worker] = WorkerDiedError(number, rows, status, self.doing(worker), stderr)
+                self.dead[worker] = WorkerDiedError(number, rows, status, self.doing(worker), stderr, ended.how)
         self._let_go(worker)
 
     def _let_go(self, worker: int) -> None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,53 @@ from gymbridge.engine.workers import WakeEnd, WorkerSide
 from gymbridge.engine.workers.channel import Channel
 from gymbridge.engine.workers.registrations import restore_ids
 
-__all__ = ["EnvWorker", "ProcessSide"]
+__all__ = ["EnvService", "EnvWorker", "ProcessSide", "Side"]
 
 _NOTHING, _CALL = int(AtWork.NOTHING), int(AtWork.CALL)
+
+
+class Wakes(Protocol):
+    """A worker's end of its wake-ups; see :class:`~gymbridge.engine.workers.wake.WakeEnd`."""
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """The next command."""
+
+    def wake(self, byte: int = 0) -> None:
+        """Answers."""
+
+    def signal(self, byte: int) -> None:
+        """Answers without counting that."""
+
+    def restart(self) -> None:
+        """Counts from zero again."""
+
+    def share(self, ours: memoryview, theirs: memoryview, look_seconds: float) -> None:
+        """Counts in shared memory from now on."""
+
+
+class Mails(Protocol):
+    """A worker's end of its mailbox; see :class:`~gymbridge.engine.mailbox.Mailbox`."""
+
+    def put(self, packed: bytes) -> None:
+        """Leaves a message."""
+
+    def take(self) -> Any:
+        """The message that was left last."""
+
+
+class Side(Protocol):
+    """A worker's end of what connects it with the caller."""
+
+    @property
+    def wake(self) -> Wakes:
+        """The wake-ups."""
+
+    @property
+    def mailbox(self) -> Mails:
+        """The messages beside them."""
+
+    def received_memory(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """The memory in which the worker's rows lie."""
 
 
 class EnvWorker:
@@ -87,21 +131,27 @@ class EnvWorker:
         if self.num_threads is not None and "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(self.num_threads)
 
-    def run_in(self, side: ProcessSide) -> None:
+    def run_in(self, side: Side) -> None:
         """Runs in a worker, a process or a thread of one.
 
         Args:
             side: the worker's end of what connects it with the caller.
         """
+        service = self.service_in(side)
+        if service is not None:
+            with suppress(EOFError, BrokenPipeError):  # the caller is gone
+                service.run()
+
+    def service_in(self, side: Side) -> EnvService | None:
+        """Makes the envs: what serves them from now on; None where that fails, of which the caller is told."""
         try:
             envs = make_all(_with_ids_restored(self.makers), *self.options.kinds, first=self.first_row)
         except Exception as error:
             side.mailbox.put(packed_for_caller((ToldError.of(error), getattr(error, "env_index", None)), "an error"))
             side.wake.signal(Answer.FAILED)
-            return
+            return None
         self.limit_threads()
-        with suppress(EOFError, BrokenPipeError):  # the caller is gone
-            _Service(envs, self.options, self.first_row, side).run()
+        return EnvService(envs, self.options, self.first_row, side)
 
 
 class ProcessSide:
@@ -136,14 +186,21 @@ def _with_ids_restored(makers: Sequence[Callable[[], Any]]) -> Iterator[Callable
         yield maker
 
 
-class _Service:
-    """The envs of a worker, from the moment when they are made."""
+class EnvService:
+    """The envs of a worker, from the moment when they are made.
+
+    Args:
+        envs: the envs.
+        options: how they are run.
+        first_row: the row of the first, as the caller numbers them.
+        side: the worker's end of what connects it with the caller.
+    """
 
     _block: Block
     _host: Host
     _inputs: Inputs
 
-    def __init__(self, envs: list[Any], options: RemoteHostOptions[Any], first_row: int, side: ProcessSide):
+    def __init__(self, envs: list[Any], options: RemoteHostOptions[Any], first_row: int, side: Side):
         self._envs = envs
         self._options = options
         self._first_row = first_row
@@ -160,28 +217,44 @@ class _Service:
     def run(self) -> None:
         """Serves until the envs are closed: because the caller says so, or is gone."""
         try:
-            self._answer(self._describe)
-            self._serve()
+            self.begin()
+            wake = self._side.wake
+            while self.obey(wake.wait()):
+                pass
         finally:
-            with suppress(Exception):  # nobody is there to be told
-                self._close_envs()
+            self.end()
 
-    def _serve(self) -> None:
+    def begin(self) -> None:
+        """Tells the caller what the envs say of themselves."""
+        self._answer(self._describe)
+
+    def obey(self, command: int | None) -> bool:
+        """Does what the caller asks, and answers; False once that was to close the envs."""
         wake = self._side.wake
-        while True:
-            command = wake.wait()
-            if command == Command.ROUND:
-                wake.wake(self._round(with_mail=False))
-            elif command == Command.ROUND_WITH_MAIL:
-                wake.wake(self._round(with_mail=True))
-            elif command is not None and command >= SYNC:
-                wake.restart()
-                wake.signal(command)
-            elif command == Command.CLOSE:
-                self._close()
-                return
-            else:
-                self._answer(self._commands[command or 0])
+        if command == Command.ROUND:
+            wake.wake(self._round(with_mail=False))
+        elif command == Command.ROUND_WITH_MAIL:
+            wake.wake(self._round(with_mail=True))
+        elif command is not None and command >= SYNC:
+            wake.restart()
+            wake.signal(command)
+        elif command == Command.CLOSE:
+            self._close()
+            return False
+        else:
+            self._answer(self._commands[command or 0])
+        return True
+
+    def end(self) -> None:
+        """Closes the envs, unless that was done, where nobody is there to be told of what they raise."""
+        with suppress(Exception):
+            self._close_envs()
+
+    @property
+    def at_work(self) -> int:
+        """What is done now; see :class:`~gymbridge.engine.codes.AtWork`."""
+        block = self.__dict__.get("_block")
+        return _NOTHING if block is None else int(block.at_work[0])
 
     # ---------------------------------------------------------------- rounds
 

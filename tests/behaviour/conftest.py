@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
-from engines import BATCHED_ENVS, ENGINES, OWN, Engine
+from engines import BATCHED_ENVS, ENGINES, ON_RAY, OWN, Engine
 from tensordict_engines import ALONE, BATCHES, TensorDictEngine
 
 
@@ -18,6 +19,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         module = sys.modules.get(name)
         if module is not None and Path(__file__).parent in Path(module.__file__ or "").parents:
             cloudpickle.register_pickle_by_value(module)
+
+
+@pytest.fixture(autouse=ON_RAY, scope="session")
+def cluster() -> Iterator[None]:
+    """A Ray cluster for all tests, where they run over one."""
+    from ray_cluster import small_cluster
+
+    with small_cluster():
+        yield
 
 
 @pytest.fixture(params=ENGINES, ids=str, scope="session")

@@ -11,6 +11,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -1224,12 +1225,23 @@ def test_a_pickle_and_a_copy_have_envs_of_their_own(pool: Any) -> None:
     assert pool.stats()["exchange"]["items"] == 2
 
 
+def own_descriptors(backend: Backend) -> list[str]:
+    """What this process has open, but for Ray's connections, which it closes when it likes."""
+    links = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the folder itself
+            links.append(os.readlink(f"/proc/self/fd/{number}"))
+    if backend.options["backend"] != "ray":
+        return links
+    return [link for link in links if link.startswith(("pipe:", "/memfd:gymbridge"))]
+
+
 @pytest.mark.parametrize("method", ["close", "shutdown"])
 def test_nothing_is_left_open(backend: Backend, kind: str, method: str) -> None:
     """Nor is anything where it is dropped without an end."""
     acting_pool(backend, kind, 2).reset()  # the first of all starts what stays
     gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(own_descriptors(backend))
     others = {*threading.enumerate()}
     for _ in range(3):
         own = acting_pool(backend, kind, 2)
@@ -1242,8 +1254,9 @@ def test_nothing_is_left_open(backend: Backend, kind: str, method: str) -> None:
         del own, other
     gc.collect()
     for thread in {*threading.enumerate()} - others:  # of pools that were dropped: they end by themselves
-        thread.join(PATIENCE)
-    assert len(os.listdir("/proc/self/fd")) <= before
+        if not thread.name.startswith("gymbridge-ray-asks"):  # which waits for the next pool
+            thread.join(PATIENCE)
+    assert len(own_descriptors(backend)) <= before
 
 
 def test_to_moves_what_it_gives_and_keeps_the_envs(pool: Any) -> None:
@@ -1543,7 +1556,9 @@ def test_worker_affinity(kind: str) -> None:
         (5, TypeError),
     ],
 )
-@pytest.mark.parametrize("backend", [own for own in BACKENDS if str(own) != "asyncio"], ids=str)
+@pytest.mark.parametrize(
+    "backend", [own for own in BACKENDS if own.options["backend"] not in ("asyncio", "ray")], ids=str
+)
 def test_bad_affinities_are_refused_before_an_env_is_made(
     backend: Backend, affinity: Any, error: type[Exception]
 ) -> None:

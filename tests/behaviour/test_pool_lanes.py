@@ -242,7 +242,7 @@ def test_a_lane_that_waits_ends_with_an_error_when_the_pool_does(
         waiting.append(threads.submit(pool.async_step_recv, env_index=row))
     while len(pool._calls._received_lanes) < 2:
         assert not any(each.done() for each in waiting)
-    in_process = pool.backend != "multiprocessing"
+    in_process = pool.backend not in ("multiprocessing", "ray")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of envs that were killed, or left behind
         if end == "shutdown":

@@ -27,6 +27,8 @@ NEEDS_TORCH = (
     "gymbridge.interop.envpool",
     "gymbridge.interop.envpool_calls",
     "gymbridge.interop.envpool_layout",
+    "gymbridge.interop.ray",
+    "gymbridge.interop.ray_session",
     "gymbridge.interop.sb3",
     "gymbridge.interop.tensordict_rounds",
     "gymbridge.interop.torchrl",

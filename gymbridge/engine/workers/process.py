@@ -55,6 +55,8 @@ class WorkerProcess(abc.ABC):
 
     pid: int
     sentinel: int
+    how = ""
+    """How it ended, in words, where its exit status does not tell."""
 
     def __init__(self) -> None:
         self._closed = False

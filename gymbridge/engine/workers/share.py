@@ -68,7 +68,10 @@ class WorkerShare:
 
     Attributes:
         wake: its wake-ups; its waits end when the process dies.
+        how: see :class:`~gymbridge.engine.workers.process.WorkerProcess`.
     """
+
+    how = ""
 
     def __init__(self, common: _Common, wake: WakeEnd):
         self._common = common

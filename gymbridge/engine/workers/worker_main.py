@@ -21,7 +21,16 @@ from gymbridge.engine.workers.registrations import expect_ids_again
 from gymbridge.engine.workers.standard_error import prepare_standard_error
 from gymbridge.engine.workers.wake import WakeEnd
 
-__all__ = ["Job", "WorkerDescriptors", "WorkerSide", "executed", "run_job", "run_payload", "write_payload"]
+__all__ = [
+    "Job",
+    "WorkerDescriptors",
+    "WorkerSide",
+    "executed",
+    "exit_code_after",
+    "run_job",
+    "run_payload",
+    "write_payload",
+]
 
 _LENGTH_BYTES = 8
 
@@ -112,11 +121,8 @@ def run_job(side: WorkerSide, load: Callable[[], Job]) -> int:
             side.connection.send(StartFailure.of(error))
             return 1
         job(side)
-    except SystemExit as end:
-        return _exit_code(end)
-    except BaseException:
-        traceback.print_exc()
-        return 1
+    except BaseException as error:
+        return exit_code_after(error)
     finally:
         side.close()
     return 0
@@ -148,10 +154,19 @@ def executed(arguments: Sequence[str]) -> int:
     return run_payload(WorkerDescriptors(payload, connection, wake_read, wake_write, tuple(passed)))
 
 
-def _exit_code(end: SystemExit) -> int:
-    if end.code is None:
+def exit_code_after(error: BaseException) -> int:
+    """The exit code of a worker that ends with this: of a ``SystemExit`` its own; else 1, and the traceback is printed.
+
+    Example:
+        >>> exit_code_after(SystemExit(3)), exit_code_after(SystemExit())
+        (3, 0)
+    """
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+        return 1
+    if error.code is None:
         return 0
-    if isinstance(end.code, int):
-        return end.code & 0xFF
-    print(end.code, file=sys.stderr)
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.stderr)
     return 1

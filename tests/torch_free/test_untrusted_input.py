@@ -47,6 +47,7 @@ READERS = {
     "gymbridge/envs/creator.py": "metadata of the pickle that is being unpickled",
     "gymbridge/envs/metadata.py": "metadata of the pickle that is being unpickled",
     "gymbridge/envs/parcels.py": "a parcel within a message of a mailbox",
+    "gymbridge/interop/torchrl_env.py": "a maker of the pickle that is being unpickled",
     "gymbridge/interop/ray_actor.py": "what its caller has sent over Ray, whose clients may run whatever they like",
 }
 """Every module that unpickles, and where that comes from."""

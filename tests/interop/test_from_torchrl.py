@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import pickle
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -31,6 +32,8 @@ from gymbridge.errors import EnvOutputError
 from gymbridge.interop import torchrl as face
 from gymbridge.interop.torchrl_env import TorchRLEnv, TorchRLEnvMaker, from_torchrl, next_torchrl_seed
 from gymbridge.vector import TensorDictVectorEnv
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find the tests
 
 NUM_ENVS = 3
 NUM_STEPS = 14

@@ -9,6 +9,7 @@ import gc
 import os
 import pickle
 import random
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 pytest.importorskip("torchrl")
 
+import cloudpickle
 import gymnasium as gym
 import torch
 from collector_envs import ImageEnv, MaskedEnv, short_cartpole
@@ -48,7 +50,9 @@ from gymbridge.errors import WorkerDiedError
 from gymbridge.interop.torchrl import GymbridgeEnv, to_torchrl
 from gymbridge.vector import AsyncVectorEnv, SyncVectorEnv, from_vector_env
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.filterwarnings("ignore::FutureWarning")]
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find the tests
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 NUM_ENVS = 3
 ENGINES: dict[str, Callable[..., EnvBase]] = {

@@ -18,6 +18,9 @@ and nothing as long as fewer are at work: :class:`EnvPoolCalls` keeps count.
 
 from __future__ import annotations
 
+import ctypes
+import os
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
@@ -159,6 +162,7 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         it still has to give."""
         self.min_get = 1
         self._calls = EnvPoolCalls(self._layout, self._batch)
+        _envs.add(self)
 
     # ---------------------------------------------------------------- reset and step
 
@@ -366,6 +370,11 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         self._states.fill(_NEW)
         self._all_run = self._is_to_be_made_anew = False
         self._calls.drop()
+
+    def _disown(self) -> None:
+        """In a fork: the threads of the EnvPool are in the process that made it, and no call of it would end."""
+        if self._pool is not None:
+            self._pool = _OfAnotherProcess(self._pool)
 
     def _lose(self) -> None:
         """An interrupt, or an error, and what the envs did does not reach the caller."""
@@ -611,6 +620,37 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         self._pool = None  # its threads end with it
         if pool is not None:
             pool.close()
+
+
+class _OfAnotherProcess:
+    """Stands in a fork for the EnvPool of the process that made it.
+
+    Args:
+        pool: that EnvPool. It is never let go of, at the interpreter's end neither: it would wait for its threads.
+    """
+
+    def __init__(self, pool: Any):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
+
+    def close(self) -> None:
+        """Nothing: it is closed by the process that made it."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RuntimeError(
+            "the EnvPool's threads belong to the process that made it, of which this one is a fork: make another here"
+        )
+
+
+_envs: weakref.WeakSet[MultiThreadedEnvWrapper] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for env in list(_envs):
+        env._disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)
 
 
 class MultiThreadedEnv(MultiThreadedEnvWrapper):

@@ -10,6 +10,9 @@ import inspect
 import os
 import pickle
 import random
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -859,6 +862,60 @@ def test_threads_end_with_an_env_that_is_closed_or_dropped(closes: bool) -> None
     del env
     gc.collect()
     assert threads() <= before
+
+
+FORKS = {
+    "reset": lambda env: env.reset(),
+    "step": lambda env: env.step(env.rand_action()),
+    "step_and_maybe_reset": lambda env: env.step_and_maybe_reset(env.rand_action()),
+    "set_seed": lambda env: env.set_seed(0),
+    "config": lambda env: env.config,
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks on this platform")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("call", FORKS)
+def test_a_fork_is_refused_what_only_the_process_that_made_it_can_do(call: str, make: Any) -> None:
+    """The threads are not in the fork, where EnvPool would wait for ever; the process itself goes on."""
+    env = make(2, "CartPole-v1")
+    env.reset()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # where it waits
+        try:
+            FORKS[call](env)
+        except RuntimeError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.close(write)
+    with open(read) as told:
+        assert "EnvPool's threads belong to the process that made it" in told.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert env.rollout(3).batch_size == (2, 3)
+
+
+@pytest.mark.parametrize("end", ["env.close()", "del env", "pass"])
+def test_a_fork_ends_with_an_env_of_the_process_that_made_it(end: str) -> None:
+    """Closed, dropped, or there until the interpreter's end: nothing waits for threads that are not there."""
+    program = f"""
+import os, signal, warnings
+warnings.simplefilter("ignore")
+from gymbridge.interop.envpool import MultiThreadedEnv
+env = MultiThreadedEnv(2, "CartPole-v1")
+env.reset()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    {end}
+else:
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    env.close()
+    raise SystemExit(code != 0 and f"the fork ended with {{code}}")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 # ---------------------------------------------------------------- training

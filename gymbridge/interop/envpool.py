@@ -495,13 +495,13 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         if env_index is None and tensordict is not None:
             env_index = entry(tensordict, "env_index")
         given = self._all_ids if env_index is None else np.asarray(_on_cpu(env_index))
+        if given.shape == (0,):
+            raise ValueError(f"{call}: got no env_index, expected that of one env or more")
         if given.ndim != 1 or given.dtype.kind not in "iu":
             raise TypeError(
                 f"{call}: got env_index {env_index!r}, expected the ints of some envs: there are no lanes here"
             )
         rows: list[int] = given.tolist()
-        if not rows:
-            raise ValueError(f"{call}: got no env_index, expected that of one env or more")
         if min(rows) < 0 or max(rows) >= self.num_workers:
             raise IndexError(f"{call}: got env_index {rows}, expected some of 0 to {self.num_workers - 1}")
         if len({*rows}) < len(rows):
@@ -555,7 +555,9 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
 
         Raises:
             TypeError, ValueError: a seed that is no int, a negative one, or one beyond EnvPool's 32 bits.
+            ClosedEnvironmentError: the env is closed.
         """
+        self._require_open("set_seed")
         seed = self._checked_seed(seed, static_seed)
         following = super().set_seed(seed, static_seed)
         if seed is not None and static_seed:
@@ -599,8 +601,10 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         """Public attributes of the EnvPool: ``config``, ``spec``, ``render`` and the like."""
         if name.startswith("_") or name == "env" or hasattr(type(self), name):
             return object.__getattribute__(self, name)  # which says what is missing
+        if self._pool is None:  # an AttributeError, so that hasattr() may ask
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}, and its EnvPool is closed")
         try:
-            return getattr(self.env, name)
+            return getattr(self._pool, name)
         except AttributeError as error:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}, and its EnvPool neither") from error
 
@@ -670,8 +674,10 @@ class MultiThreadedEnv(MultiThreadedEnvWrapper):
         create_env_kwargs: a copy of what was given.
 
     Raises:
-        ValueError: an env that EnvPool does not have, no envs, or a ``batch_size`` that is more than these.
-        TypeError: ``num_envs`` or ``env_type`` among ``create_env_kwargs``; what EnvPool says of others comes through.
+        ValueError: an env that EnvPool does not have, no envs, a ``batch_size`` that is more than these, or a negative
+            ``num_threads``.
+        TypeError: an argument of another type; ``num_envs`` or ``env_type`` among ``create_env_kwargs``; what EnvPool
+            says of others comes through.
 
     Example:
         >>> env = MultiThreadedEnv(4, "CartPole-v1")
@@ -698,6 +704,8 @@ class MultiThreadedEnv(MultiThreadedEnvWrapper):
         **options: Any,
     ):
         num_workers = count_of("num_workers", num_workers)
+        if not isinstance(env_name, str):
+            raise TypeError(f"env_name: got {env_name!r} of type {type(env_name).__name__}, expected a str")
         self.env_name = env_name.replace("ALE/", "")
         self.create_env_kwargs = dict(create_env_kwargs or {})
         super().__init__(_made(num_workers, self.env_name, self.create_env_kwargs), **options)
@@ -710,14 +718,24 @@ def _made(num_workers: int, env_name: str, kwargs: Mapping[str, Any]) -> Any:
         raise TypeError(f"create_env_kwargs: got {own}, expected others: num_workers and env_name say that")
     if env_name not in envpool.list_all_envs():
         raise ValueError(f"env_name: got {env_name!r}, expected one of envpool.list_all_envs()")
-    batch = kwargs.get("batch_size")
-    if batch is not None and not 0 <= batch <= num_workers:
-        raise ValueError(f"create_env_kwargs: got batch_size={batch}, expected 1 to {num_workers}, the number of envs")
-    if batch is None:
+    # a negative number of threads ends the interpreter; 0 of either is EnvPool's own choice
+    for name, most in (("batch_size", num_workers), ("num_threads", None)):
+        if name in kwargs:
+            _require_number(name, kwargs[name], most)
+    if "batch_size" not in kwargs:
         spec = envpool.make_spec(env_name, num_envs=num_workers, **kwargs)
         if spec.config.max_num_players > 1:  # such an EnvPool does a part with batches of one only
             kwargs = {**kwargs, "batch_size": 1}
     return envpool.make(env_name, env_type="gymnasium", num_envs=num_workers, **kwargs)
+
+
+def _require_number(name: str, given: Any, most: int | None) -> None:
+    expected = "an int that is not negative" if most is None else f"1 to {most}, the number of envs"
+    told = f"create_env_kwargs: got {name}={given!r}, expected {expected}"
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
+        raise TypeError(told)
+    if given < 0 or (most is not None and given > most):
+        raise ValueError(told)
 
 
 def _on_cpu(index: Any) -> Any:

@@ -614,6 +614,13 @@ def test_what_is_no_env_of_envpool_is_refused() -> None:
         MultiThreadedEnv(2, "CartPole-v1", create_env_kwargs={"num_envs": 3})
     with pytest.raises(ValueError, match="create_env_kwargs: got batch_size=3, expected 1 to 2"):
         MultiThreadedEnv(2, "CartPole-v1", create_env_kwargs={"batch_size": 3})
+    with pytest.raises(TypeError, match="env_name: got 3 of type int, expected a str"):
+        MultiThreadedEnv(2, 3)  # type: ignore[arg-type]
+    for name, number in (("batch_size", "2"), ("batch_size", 1.0), ("batch_size", None), ("num_threads", "2")):
+        with pytest.raises(TypeError, match=f"create_env_kwargs: got {name}={number!r}, expected"):
+            MultiThreadedEnv(2, "CartPole-v1", create_env_kwargs={name: number})
+    with pytest.raises(ValueError, match="create_env_kwargs: got num_threads=-1, expected an int that is not negative"):
+        MultiThreadedEnv(2, "CartPole-v1", create_env_kwargs={"num_threads": -1})  # EnvPool would end the interpreter
     with pytest.raises(TypeError, match="env: got 'CartPole-v1' of type str, expected what envpool"):
         MultiThreadedEnvWrapper("CartPole-v1")
 
@@ -650,6 +657,13 @@ def test_actions_that_do_not_fit_are_refused_by_name(make: Any) -> None:
             with pytest.raises(error, match=told):
                 call(given.copy())
     env.step(env.rand_action(td))
+    env = make(2, "IntersectionMultiAgent-v0")
+    td = env.reset()
+    with pytest.raises(KeyError, match=r"players\.action: missing, expected shape \[2, 2\]"):
+        env.step(td.clone())
+    td["players", "action"] = torch.zeros(2, 2, 1, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"players\.action: got shape \[2, 2, 1\], expected \[2, 2\]"):
+        env.step(td)
 
 
 def test_a_part_that_envpool_cannot_do_is_refused(make: Any) -> None:
@@ -702,6 +716,8 @@ def test_sends_that_do_not_fit_are_refused(make: Any) -> None:
         env.async_step_send(None, env_index=[0])
     with pytest.raises(TypeError, match="env_index 1, expected the ints of some envs: there are no lanes here"):
         env.async_reset_send(env_index=1)
+    with pytest.raises(ValueError, match="got no env_index, expected that of one env or more"):
+        env.async_reset_send(env_index=[])
     with pytest.raises(IndexError, match=r"env_index \[0, 4\], expected some of 0 to 3"):
         env.async_reset_send(env_index=[0, 4])
     with pytest.raises(ValueError, match=r"env_index \[1, 1\], expected each env once"):
@@ -856,6 +872,11 @@ def test_threads_end_with_an_env_that_is_closed_or_dropped(closes: bool) -> None
             env.async_reset_send()
         with pytest.raises(ClosedEnvironmentError):
             _ = env.env
+        with pytest.raises(ClosedEnvironmentError, match="set_seed: MultiThreadedEnv is closed"):
+            env.set_seed(0)
+        with pytest.raises(AttributeError, match="'config', and its EnvPool is closed"):
+            _ = env.config
+        assert not hasattr(env, "nothing")
         with pytest.raises(RuntimeError, match="is closed already"):
             env.close()
         env.close(raise_if_closed=False)

@@ -21,9 +21,9 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = ["MultiThreadedEnv", "MultiThreadedEnvWrapper"]
 
 Ids: TypeAlias = npt.NDArray[np.int32]
+_Result = TypeVar("_Result")
 EnvIndex: TypeAlias = Sequence[int] | npt.NDArray[Any] | torch.Tensor
 
 _RUNNING, _ENDED, _FAILED, _NEW = (
@@ -160,6 +161,8 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         self._is_to_be_made_anew = False
         """At the next reset of all: EnvPool takes seeds when it is made only, and after an interrupt nobody knows what
         it still has to give."""
+        self._unseen: list[Ids] = []
+        """The envs that were reset or stepped in the call that is under way."""
         self.min_get = 1
         self._calls = EnvPoolCalls(self._layout, self._batch)
         _envs.add(self)
@@ -170,13 +173,13 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """See :meth:`EnvBase.reset`; ``seed`` is for all envs, as :meth:`set_seed` has it."""
         self._require_nothing_under_way("reset")
-        return super().reset(tensordict, **kwargs)
+        return self._seen(super().reset, tensordict, **kwargs)
 
     @exclusive
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See :meth:`EnvBase.step`."""
         self._require_nothing_under_way("step")
-        return super().step(tensordict)
+        return self._seen(super().step, tensordict)
 
     @exclusive
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
@@ -193,7 +196,18 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
             and entry(tensordict, "_step") is None
         ):
             return tensordict, self._advance_all(tensordict)
-        return super().step_and_maybe_reset(tensordict)
+        return self._seen(super().step_and_maybe_reset, tensordict)
+
+    def _seen(self, call: Callable[..., _Result], tensordict: TensorDictBase | None, **kwargs: Any) -> _Result:
+        """Makes a call. Envs that did something which an error or interrupt keeps from the caller are to be reset."""
+        self._unseen = []
+        try:
+            return call(tensordict, **kwargs)
+        except BaseException:
+            for ids in self._unseen:
+                self._states[ids] = _FAILED
+                self._all_run = False
+            raise
 
     def _reset(self, tensordict: TensorDictBase | None, *, seed: int | None = None) -> TensorDict:  # type: ignore[override]
         ids = self._picked(tensordict, "_reset")
@@ -230,6 +244,8 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
             keep_asleep(root, tensordict, mask, self._shown(tensordict))
             ended &= mask.numpy()
         if ended.any():
+            if not self.partial_reset:
+                self._unseen.clear()  # what is refused is the reset: the step is in the TensorDict
             self._require_partial_reset(None if ended.all() else torch.from_numpy(ended))
             ids = np.flatnonzero(ended).astype(np.int32)
             begun = self._layout.form(len(ids)).root(self._reset_round(ids))
@@ -306,11 +322,12 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         try:
             self._pool._reset(ids)
             chunk = self._received(len(ids))
+            self._unseen.append(ids)
+            self._states[ids] = _RUNNING
+            self._all_run = not self._states.any()
         except BaseException:
             self._lose()
             raise
-        self._states[ids] = _RUNNING
-        self._all_run = not self._states.any()
         return chunk
 
     def _step_round(self, ids: Ids, actions: npt.NDArray[Any]) -> Chunk:
@@ -319,16 +336,14 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         try:
             self._pool._send(self._layout.sent(ids, actions))
             chunk = self._received(len(ids))
+            self._unseen.append(ids)
+            if chunk.any_done:
+                self._states[chunk.ids[chunk.done]] = _ENDED
+                self._all_run = False
         except BaseException:
             self._lose()
             raise
-        self._note_ends(chunk)
         return chunk
-
-    def _note_ends(self, chunk: Chunk) -> None:
-        if chunk.any_done:
-            self._states[chunk.ids[chunk.done]] = _ENDED
-            self._all_run = False
 
     def _received(self, num_rows: int) -> Chunk:
         """What so many envs did that were given work, all there are."""

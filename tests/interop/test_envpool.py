@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
+from interrupts import interrupted
 from tensordict import TensorDict
 
 import gymbridge.interop.envpool as module
@@ -813,6 +814,43 @@ def test_an_interrupt_leaves_an_env_that_is_to_be_reset(call: str, make: Any) ->
         env.reset(TensorDict({"_reset": torch.tensor([True, False])}, [2]))
     assert (env.reset()["observation"] == expected).all()
     env.rollout(5, break_when_any_done=False)
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("call", "batch_size"),
+    [
+        ("step", 2),
+        ("masked step", 1),
+        ("step_and_maybe_reset", 1),
+        ("step_and_maybe_reset", 2),
+        ("reset", 2),
+        ("masked reset", 1),
+    ],
+)
+def test_an_interrupt_anywhere_costs_no_transition_unseen(call: str, batch_size: int, make: Any) -> None:
+    """Either the envs stand where the caller knows them to stand, or those that do not are to be reset."""
+    env = make(2, "Pendulum-v1", batch_size=batch_size, options={"info": "auto"})
+    at, is_through, times_noticed, times_undone = 0, False, 0, 0
+    while not is_through:
+        at += 1
+        _, td = env.step_and_maybe_reset(env.rand_action(env.reset()))
+        td = env.rand_action(td)
+        given = td.copy()
+        if call.startswith("masked"):
+            given["_step" if "step" in call else "_reset"] = torch.tensor([True, False])
+        reached, raised = interrupted(lambda: getattr(env, call.rpartition(" ")[2])(given), at)  # noqa: B023
+        is_through = not reached
+        if not raised:
+            continue
+        try:
+            steps = env.step(td)["next", "info", "elapsed_step"].tolist()
+            assert steps == [2, 2], f"interrupted at call {at}"
+            times_undone += 1
+        except ResetNeeded:
+            times_noticed += 1
+    assert times_noticed
+    assert times_undone
 
 
 def test_copies_and_pickles_are_refused(make: Any) -> None:

@@ -686,6 +686,26 @@ def test_a_part_that_envpool_cannot_do_is_refused(make: Any) -> None:
     env.close()
 
 
+def test_a_reset_that_is_refused_leaves_the_step(make: Any) -> None:
+    """It is in the TensorDict; the envs that go on may be stepped, whichever ended."""
+    env = make(4, "CartPole-v1", batch_size=2, max_episode_steps=500)
+    td = env.reset()
+    given = td
+
+    def step_on() -> None:
+        nonlocal given, td
+        while True:
+            given = env.rand_action(td)
+            _, td = env.step_and_maybe_reset(given)
+
+    with pytest.raises(ValueError, match="partial_reset=False"):
+        step_on()
+    running = ~given["next", "done"].squeeze(-1)
+    assert running.any()
+    td = env.rand_action(given["next"].select("observation"))[running]
+    env.async_step_send(td, env_index=running.nonzero().squeeze(-1))
+
+
 def test_more_than_is_under_way_is_an_error_and_no_hang(make: Any) -> None:
     env = make(4, "CartPole-v1", batch_size=3)
     with pytest.raises(RuntimeError, match="async_reset_recv: got min_get=1, expected at most 0"):

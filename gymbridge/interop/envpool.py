@@ -18,9 +18,12 @@ and nothing as long as fewer are at work: :class:`EnvPoolCalls` keeps count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ctypes
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = ["MultiThreadedEnv", "MultiThreadedEnvWrapper"]
 
 Ids: TypeAlias = npt.NDArray[np.int32]
+_Result = TypeVar("_Result")
 EnvIndex: TypeAlias = Sequence[int] | npt.NDArray[Any] | torch.Tensor
 
 _RUNNING, _ENDED, _FAILED, _NEW = (
@@ -157,8 +161,11 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         self._is_to_be_made_anew = False
         """At the next reset of all: EnvPool takes seeds when it is made only, and after an interrupt nobody knows what
         it still has to give."""
+        self._unseen: list[Ids] = []
+        """The envs that were reset or stepped in the call that is under way."""
         self.min_get = 1
         self._calls = EnvPoolCalls(self._layout, self._batch)
+        _envs.add(self)
 
     # ---------------------------------------------------------------- reset and step
 
@@ -166,13 +173,13 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """See :meth:`EnvBase.reset`; ``seed`` is for all envs, as :meth:`set_seed` has it."""
         self._require_nothing_under_way("reset")
-        return super().reset(tensordict, **kwargs)
+        return self._seen(super().reset, tensordict, **kwargs)
 
     @exclusive
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See :meth:`EnvBase.step`."""
         self._require_nothing_under_way("step")
-        return super().step(tensordict)
+        return self._seen(super().step, tensordict)
 
     @exclusive
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
@@ -189,7 +196,18 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
             and entry(tensordict, "_step") is None
         ):
             return tensordict, self._advance_all(tensordict)
-        return super().step_and_maybe_reset(tensordict)
+        return self._seen(super().step_and_maybe_reset, tensordict)
+
+    def _seen(self, call: Callable[..., _Result], tensordict: TensorDictBase | None, **kwargs: Any) -> _Result:
+        """Makes a call. Envs that did something which an error or interrupt keeps from the caller are to be reset."""
+        self._unseen = []
+        try:
+            return call(tensordict, **kwargs)
+        except BaseException:
+            for ids in self._unseen:
+                self._states[ids] = _FAILED
+                self._all_run = False
+            raise
 
     def _reset(self, tensordict: TensorDictBase | None, *, seed: int | None = None) -> TensorDict:  # type: ignore[override]
         ids = self._picked(tensordict, "_reset")
@@ -226,6 +244,8 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
             keep_asleep(root, tensordict, mask, self._shown(tensordict))
             ended &= mask.numpy()
         if ended.any():
+            if not self.partial_reset:
+                self._unseen.clear()  # what is refused is the reset: the step is in the TensorDict
             self._require_partial_reset(None if ended.all() else torch.from_numpy(ended))
             ids = np.flatnonzero(ended).astype(np.int32)
             begun = self._layout.form(len(ids)).root(self._reset_round(ids))
@@ -302,11 +322,12 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         try:
             self._pool._reset(ids)
             chunk = self._received(len(ids))
+            self._unseen.append(ids)
+            self._states[ids] = _RUNNING
+            self._all_run = not self._states.any()
         except BaseException:
             self._lose()
             raise
-        self._states[ids] = _RUNNING
-        self._all_run = not self._states.any()
         return chunk
 
     def _step_round(self, ids: Ids, actions: npt.NDArray[Any]) -> Chunk:
@@ -315,16 +336,14 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         try:
             self._pool._send(self._layout.sent(ids, actions))
             chunk = self._received(len(ids))
+            self._unseen.append(ids)
+            if chunk.any_done:
+                self._states[chunk.ids[chunk.done]] = _ENDED
+                self._all_run = False
         except BaseException:
             self._lose()
             raise
-        self._note_ends(chunk)
         return chunk
-
-    def _note_ends(self, chunk: Chunk) -> None:
-        if chunk.any_done:
-            self._states[chunk.ids[chunk.done]] = _ENDED
-            self._all_run = False
 
     def _received(self, num_rows: int) -> Chunk:
         """What so many envs did that were given work, all there are."""
@@ -366,6 +385,11 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         self._states.fill(_NEW)
         self._all_run = self._is_to_be_made_anew = False
         self._calls.drop()
+
+    def _disown(self) -> None:
+        """In a fork: the threads of the EnvPool are in the process that made it, and no call of it would end."""
+        if self._pool is not None:
+            self._pool = _OfAnotherProcess(self._pool)
 
     def _lose(self) -> None:
         """An interrupt, or an error, and what the envs did does not reach the caller."""
@@ -486,13 +510,13 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         if env_index is None and tensordict is not None:
             env_index = entry(tensordict, "env_index")
         given = self._all_ids if env_index is None else np.asarray(_on_cpu(env_index))
+        if given.shape == (0,):
+            raise ValueError(f"{call}: got no env_index, expected that of one env or more")
         if given.ndim != 1 or given.dtype.kind not in "iu":
             raise TypeError(
                 f"{call}: got env_index {env_index!r}, expected the ints of some envs: there are no lanes here"
             )
         rows: list[int] = given.tolist()
-        if not rows:
-            raise ValueError(f"{call}: got no env_index, expected that of one env or more")
         if min(rows) < 0 or max(rows) >= self.num_workers:
             raise IndexError(f"{call}: got env_index {rows}, expected some of 0 to {self.num_workers - 1}")
         if len({*rows}) < len(rows):
@@ -546,7 +570,9 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
 
         Raises:
             TypeError, ValueError: a seed that is no int, a negative one, or one beyond EnvPool's 32 bits.
+            ClosedEnvironmentError: the env is closed.
         """
+        self._require_open("set_seed")
         seed = self._checked_seed(seed, static_seed)
         following = super().set_seed(seed, static_seed)
         if seed is not None and static_seed:
@@ -590,8 +616,10 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
         """Public attributes of the EnvPool: ``config``, ``spec``, ``render`` and the like."""
         if name.startswith("_") or name == "env" or hasattr(type(self), name):
             return object.__getattribute__(self, name)  # which says what is missing
+        if self._pool is None:  # an AttributeError, so that hasattr() may ask
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}, and its EnvPool is closed")
         try:
-            return getattr(self.env, name)
+            return getattr(self._pool, name)
         except AttributeError as error:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}, and its EnvPool neither") from error
 
@@ -613,6 +641,37 @@ class MultiThreadedEnvWrapper(OneCallAtATime, EnvBase):
             pool.close()
 
 
+class _OfAnotherProcess:
+    """Stands in a fork for the EnvPool of the process that made it.
+
+    Args:
+        pool: that EnvPool. It is never let go of, at the interpreter's end neither: it would wait for its threads.
+    """
+
+    def __init__(self, pool: Any):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
+
+    def close(self) -> None:
+        """Nothing: it is closed by the process that made it."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RuntimeError(
+            "the EnvPool's threads belong to the process that made it, of which this one is a fork: make another here"
+        )
+
+
+_envs: weakref.WeakSet[MultiThreadedEnvWrapper] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for env in list(_envs):
+        env._disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)
+
+
 class MultiThreadedEnv(MultiThreadedEnvWrapper):
     """Envs of EnvPool's own, in threads of C++, as a TensorDict env of batch size ``[N]``.
 
@@ -630,8 +689,10 @@ class MultiThreadedEnv(MultiThreadedEnvWrapper):
         create_env_kwargs: a copy of what was given.
 
     Raises:
-        ValueError: an env that EnvPool does not have, no envs, or a ``batch_size`` that is more than these.
-        TypeError: ``num_envs`` or ``env_type`` among ``create_env_kwargs``; what EnvPool says of others comes through.
+        ValueError: an env that EnvPool does not have, no envs, a ``batch_size`` that is more than these, or a negative
+            ``num_threads``.
+        TypeError: an argument of another type; ``num_envs`` or ``env_type`` among ``create_env_kwargs``; what EnvPool
+            says of others comes through.
 
     Example:
         >>> env = MultiThreadedEnv(4, "CartPole-v1")
@@ -658,6 +719,8 @@ class MultiThreadedEnv(MultiThreadedEnvWrapper):
         **options: Any,
     ):
         num_workers = count_of("num_workers", num_workers)
+        if not isinstance(env_name, str):
+            raise TypeError(f"env_name: got {env_name!r} of type {type(env_name).__name__}, expected a str")
         self.env_name = env_name.replace("ALE/", "")
         self.create_env_kwargs = dict(create_env_kwargs or {})
         super().__init__(_made(num_workers, self.env_name, self.create_env_kwargs), **options)
@@ -670,14 +733,24 @@ def _made(num_workers: int, env_name: str, kwargs: Mapping[str, Any]) -> Any:
         raise TypeError(f"create_env_kwargs: got {own}, expected others: num_workers and env_name say that")
     if env_name not in envpool.list_all_envs():
         raise ValueError(f"env_name: got {env_name!r}, expected one of envpool.list_all_envs()")
-    batch = kwargs.get("batch_size")
-    if batch is not None and not 0 <= batch <= num_workers:
-        raise ValueError(f"create_env_kwargs: got batch_size={batch}, expected 1 to {num_workers}, the number of envs")
-    if batch is None:
+    # a negative number of threads ends the interpreter; 0 of either is EnvPool's own choice
+    for name, most in (("batch_size", num_workers), ("num_threads", None)):
+        if name in kwargs:
+            _require_number(name, kwargs[name], most)
+    if "batch_size" not in kwargs:
         spec = envpool.make_spec(env_name, num_envs=num_workers, **kwargs)
         if spec.config.max_num_players > 1:  # such an EnvPool does a part with batches of one only
             kwargs = {**kwargs, "batch_size": 1}
     return envpool.make(env_name, env_type="gymnasium", num_envs=num_workers, **kwargs)
+
+
+def _require_number(name: str, given: Any, most: int | None) -> None:
+    expected = "an int that is not negative" if most is None else f"1 to {most}, the number of envs"
+    told = f"create_env_kwargs: got {name}={given!r}, expected {expected}"
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
+        raise TypeError(told)
+    if given < 0 or (most is not None and given > most):
+        raise ValueError(told)
 
 
 def _on_cpu(index: Any) -> Any:

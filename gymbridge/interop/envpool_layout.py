@@ -20,6 +20,7 @@ from gymbridge.engine.layout import Leaf
 from gymbridge.envs.action_leaves import TensorDictActionLeaves
 from gymbridge.envs.done_groups import FLAGS
 from gymbridge.envs.gym_face import GymFaceOptions, batched_specs
+from gymbridge.envs.inputs import require_like
 from gymbridge.envs.spec_keys import group_sizes
 from gymbridge.envs.tensordicts import Assembler, entry, leaf_paths
 from gymbridge.errors import EnvOutputError, UnsupportedSpaceError
@@ -357,6 +358,7 @@ class _Form:
         self._next = Assembler([*self.keys, reward, *((name,) for name in FLAGS)], batch_size, made_on, groups)
         rows = torch.Size((num_rows, layout.num_players)) if layout._acts_by_player else batch_size
         action = specs["action"][PLAYERS, "action"] if layout._acts_by_player else specs["action"]["action"]
+        self._action_spec = action
         self._actions = TensorDictActionLeaves(
             layout._action_space, action, rows, layout._options.categorical_action_encoding
         )
@@ -382,6 +384,7 @@ class _Form:
             given = entry(tensordict, PLAYERS)
             if given is None:
                 raise KeyError(f"{PLAYERS}.action: missing, expected an action of each player")
+            require_like((PLAYERS, "action"), entry(given, "action"), self._action_spec, given)
         if rows is not None:
             stepped = np.zeros((self._num_rows, layout.num_players if layout._acts_by_player else 1), np.uint8)
             stepped[rows] = _STEP

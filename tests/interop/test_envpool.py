@@ -10,6 +10,9 @@ import inspect
 import os
 import pickle
 import random
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +28,7 @@ import numpy as np
 import torch
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
+from interrupts import interrupted
 from tensordict import TensorDict
 
 import gymbridge.interop.envpool as module
@@ -611,6 +615,13 @@ def test_what_is_no_env_of_envpool_is_refused() -> None:
         MultiThreadedEnv(2, "CartPole-v1", create_env_kwargs={"num_envs": 3})
     with pytest.raises(ValueError, match="create_env_kwargs: got batch_size=3, expected 1 to 2"):
         MultiThreadedEnv(2, "CartPole-v1", create_env_kwargs={"batch_size": 3})
+    with pytest.raises(TypeError, match="env_name: got 3 of type int, expected a str"):
+        MultiThreadedEnv(2, 3)  # type: ignore[arg-type]
+    for name, number in (("batch_size", "2"), ("batch_size", 1.0), ("batch_size", None), ("num_threads", "2")):
+        with pytest.raises(TypeError, match=f"create_env_kwargs: got {name}={number!r}, expected"):
+            MultiThreadedEnv(2, "CartPole-v1", create_env_kwargs={name: number})
+    with pytest.raises(ValueError, match="create_env_kwargs: got num_threads=-1, expected an int that is not negative"):
+        MultiThreadedEnv(2, "CartPole-v1", create_env_kwargs={"num_threads": -1})  # EnvPool would end the interpreter
     with pytest.raises(TypeError, match="env: got 'CartPole-v1' of type str, expected what envpool"):
         MultiThreadedEnvWrapper("CartPole-v1")
 
@@ -647,6 +658,13 @@ def test_actions_that_do_not_fit_are_refused_by_name(make: Any) -> None:
             with pytest.raises(error, match=told):
                 call(given.copy())
     env.step(env.rand_action(td))
+    env = make(2, "IntersectionMultiAgent-v0")
+    td = env.reset()
+    with pytest.raises(KeyError, match=r"players\.action: missing, expected shape \[2, 2\]"):
+        env.step(td.clone())
+    td["players", "action"] = torch.zeros(2, 2, 1, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"players\.action: got shape \[2, 2, 1\], expected \[2, 2\]"):
+        env.step(td)
 
 
 def test_a_part_that_envpool_cannot_do_is_refused(make: Any) -> None:
@@ -666,6 +684,26 @@ def test_a_part_that_envpool_cannot_do_is_refused(make: Any) -> None:
     assert not env.partial_step
     check_env_specs(env)
     env.close()
+
+
+def test_a_reset_that_is_refused_leaves_the_step(make: Any) -> None:
+    """It is in the TensorDict; the envs that go on may be stepped, whichever ended."""
+    env = make(4, "CartPole-v1", batch_size=2, max_episode_steps=500)
+    td = env.reset()
+    given = td
+
+    def step_on() -> None:
+        nonlocal given, td
+        while True:
+            given = env.rand_action(td)
+            _, td = env.step_and_maybe_reset(given)
+
+    with pytest.raises(ValueError, match="partial_reset=False"):
+        step_on()
+    running = ~given["next", "done"].squeeze(-1)
+    assert running.any()
+    td = env.rand_action(given["next"].select("observation"))[running]
+    env.async_step_send(td, env_index=running.nonzero().squeeze(-1))
 
 
 def test_more_than_is_under_way_is_an_error_and_no_hang(make: Any) -> None:
@@ -699,6 +737,8 @@ def test_sends_that_do_not_fit_are_refused(make: Any) -> None:
         env.async_step_send(None, env_index=[0])
     with pytest.raises(TypeError, match="env_index 1, expected the ints of some envs: there are no lanes here"):
         env.async_reset_send(env_index=1)
+    with pytest.raises(ValueError, match="got no env_index, expected that of one env or more"):
+        env.async_reset_send(env_index=[])
     with pytest.raises(IndexError, match=r"env_index \[0, 4\], expected some of 0 to 3"):
         env.async_reset_send(env_index=[0, 4])
     with pytest.raises(ValueError, match=r"env_index \[1, 1\], expected each env once"):
@@ -796,6 +836,43 @@ def test_an_interrupt_leaves_an_env_that_is_to_be_reset(call: str, make: Any) ->
     env.rollout(5, break_when_any_done=False)
 
 
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("call", "batch_size"),
+    [
+        ("step", 2),
+        ("masked step", 1),
+        ("step_and_maybe_reset", 1),
+        ("step_and_maybe_reset", 2),
+        ("reset", 2),
+        ("masked reset", 1),
+    ],
+)
+def test_an_interrupt_anywhere_costs_no_transition_unseen(call: str, batch_size: int, make: Any) -> None:
+    """Either the envs stand where the caller knows them to stand, or those that do not are to be reset."""
+    env = make(2, "Pendulum-v1", batch_size=batch_size, options={"info": "auto"})
+    at, is_through, times_noticed, times_undone = 0, False, 0, 0
+    while not is_through:
+        at += 1
+        _, td = env.step_and_maybe_reset(env.rand_action(env.reset()))
+        td = env.rand_action(td)
+        given = td.copy()
+        if call.startswith("masked"):
+            given["_step" if "step" in call else "_reset"] = torch.tensor([True, False])
+        reached, raised = interrupted(lambda: getattr(env, call.rpartition(" ")[2])(given), at)  # noqa: B023
+        is_through = not reached
+        if not raised:
+            continue
+        try:
+            steps = env.step(td)["next", "info", "elapsed_step"].tolist()
+            assert steps == [2, 2], f"interrupted at call {at}"
+            times_undone += 1
+        except ResetNeeded:
+            times_noticed += 1
+    assert times_noticed
+    assert times_undone
+
+
 def test_copies_and_pickles_are_refused(make: Any) -> None:
     env = make(2, "CartPole-v1")
     for copying in (copy.deepcopy, pickle.dumps):
@@ -853,12 +930,71 @@ def test_threads_end_with_an_env_that_is_closed_or_dropped(closes: bool) -> None
             env.async_reset_send()
         with pytest.raises(ClosedEnvironmentError):
             _ = env.env
+        with pytest.raises(ClosedEnvironmentError, match="set_seed: MultiThreadedEnv is closed"):
+            env.set_seed(0)
+        with pytest.raises(AttributeError, match="'config', and its EnvPool is closed"):
+            _ = env.config
+        assert not hasattr(env, "nothing")
         with pytest.raises(RuntimeError, match="is closed already"):
             env.close()
         env.close(raise_if_closed=False)
     del env
     gc.collect()
     assert threads() <= before
+
+
+FORKS = {
+    "reset": lambda env: env.reset(),
+    "step": lambda env: env.step(env.rand_action()),
+    "step_and_maybe_reset": lambda env: env.step_and_maybe_reset(env.rand_action()),
+    "set_seed": lambda env: env.set_seed(0),
+    "config": lambda env: env.config,
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks on this platform")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("call", FORKS)
+def test_a_fork_is_refused_what_only_the_process_that_made_it_can_do(call: str, make: Any) -> None:
+    """The threads are not in the fork, where EnvPool would wait for ever; the process itself goes on."""
+    env = make(2, "CartPole-v1")
+    env.reset()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # where it waits
+        try:
+            FORKS[call](env)
+        except RuntimeError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.close(write)
+    with open(read) as told:
+        assert "EnvPool's threads belong to the process that made it" in told.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert env.rollout(3).batch_size == (2, 3)
+
+
+@pytest.mark.parametrize("end", ["env.close()", "del env", "pass"])
+def test_a_fork_ends_with_an_env_of_the_process_that_made_it(end: str) -> None:
+    """Closed, dropped, or there until the interpreter's end: nothing waits for threads that are not there."""
+    program = f"""
+import os, signal, warnings
+warnings.simplefilter("ignore")
+from gymbridge.interop.envpool import MultiThreadedEnv
+env = MultiThreadedEnv(2, "CartPole-v1")
+env.reset()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    {end}
+else:
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    env.close()
+    raise SystemExit(code != 0 and f"the fork ended with {{code}}")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 # ---------------------------------------------------------------- training

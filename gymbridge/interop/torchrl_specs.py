@@ -196,11 +196,8 @@ def _stacked_to(spec: own.Stacked, key: Path) -> Any:
 
 
 def _stacked_composite_to(spec: own.StackedComposite, key: Path) -> Any:
-    members: Any = spec.unbind(spec.dim)
-    made = data.StackedComposite(*(_to_torchrl(member, key) for member in members), dim=spec.dim)
-    if all(member.is_locked for member in members):
-        made.lock_()
-    return made
+    # Locked are the members, which is enough: TorchRL cannot lock a stack with keys that it cannot stack.
+    return data.StackedComposite(*(_to_torchrl(member, key) for member in spec.unbind(spec.dim)), dim=spec.dim)
 
 
 def _composite_to(spec: own.Composite, key: Path) -> Any:

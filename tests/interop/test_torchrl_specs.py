@@ -335,8 +335,8 @@ def test_locks_are_kept() -> None:
     with pytest.raises(RuntimeError, match="locked"):
         spec_from_torchrl(converted)["a"].set("c", own.Binary(1))  # type: ignore[attr-defined]
     stacked = own.StackedComposite(own.Composite(a=own.Binary(1)), own.Composite(b=own.Binary(1)), dim=0)
-    assert not spec_to_torchrl(stacked).is_locked
-    assert spec_to_torchrl(stacked.lock_()).is_locked
+    with pytest.raises(RuntimeError, match="locked"):
+        spec_to_torchrl(stacked.lock_())["c"] = theirs.Binary(1, (2, 1))
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gymnasium as gym
+import torch
 from tensordict import TensorDictBase
 
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_env import kept_generator
 from gymbridge.interop.torchrl_specs import UnsupportedSpecError, spec_to_torchrl  # says which extra is missing
-from gymbridge.specs import Composite, Stacked, TensorSpec
+from gymbridge.specs import Composite, MultiOneHot, OneHot, Stacked, TensorSpec
 
 # isort: split
 from torchrl import envs as torchrl_envs
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from gymbridge.envs.inputs import DeviceLike
 
 __all__ = ["GymbridgeEnv", "to_torchrl"]
+
+Gave = TypeVar("Gave")
 
 
 class GymbridgeEnv(torchrl_envs.EnvBase):
@@ -35,6 +38,9 @@ class GymbridgeEnv(torchrl_envs.EnvBase):
     Attributes:
         engine: what was given.
 
+    Raises:
+        TypeError, ValueError, UnsupportedSpecError: as :func:`to_torchrl`.
+
     Example:
         >>> from gymbridge import SerialEnv
         >>> env = GymbridgeEnv(SerialEnv(2, "CartPole-v1"))
@@ -44,17 +50,20 @@ class GymbridgeEnv(torchrl_envs.EnvBase):
     """
 
     def __init__(self, engine: EnvBase):
+        _require_engine(engine)
         super().__init__(device=engine.device, batch_size=engine.batch_size)
         self.engine = engine
         self.__dict__["_batch_locked"] = engine.batch_locked  # TorchRL writes it to the class, where the last env wins
         self.observation_spec = _converted("observation", engine.full_observation_spec)
-        self.action_spec = _converted("action", engine.full_action_spec)
+        actions, self._one_hot = _with_integer_one_hots(engine.full_action_spec)
+        self.action_spec = _converted("action", actions)
         self.reward_spec = _converted("reward", engine.full_reward_spec)
         self.done_spec = _converted("done", engine.full_done_spec)
         self.state_spec = _converted("state", engine.full_state_spec)
         inputs = {*engine.full_action_spec.keys(True, True), *engine.full_state_spec.keys(True, True)}
         shown = (*engine.full_observation_spec.keys(True, True), *engine.full_done_spec.keys(True, True))
         self._shown = [key for key in shown if key not in inputs]
+        self._declared = {*inputs, *shown, *engine.full_reward_spec.keys(True, True)}
 
     # ---------------------------------------------------------------- reset and step
 
@@ -68,7 +77,7 @@ class GymbridgeEnv(torchrl_envs.EnvBase):
         """
         if tensordict.get("_step", None) is not None:
             tensordict = tensordict.exclude(*self._shown)
-        following: TensorDictBase = self.engine.step(tensordict).get("next")
+        following: TensorDictBase = self._stepped(self.engine.step, tensordict).get("next")
         return following
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -81,13 +90,20 @@ class GymbridgeEnv(torchrl_envs.EnvBase):
             The same TensorDict with ``("next", …)``. An env that was not picked has its own observation and flags
             there, and a reward of zero.
         """
-        return self.engine.step(self._on_device(tensordict))
+        return self._stepped(self.engine.step, tensordict)
 
-    def _on_device(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if self.device is None or tensordict.device == self.device:
-            return tensordict
-        moved: TensorDictBase = tensordict.to(self.device)
-        return moved
+    def _stepped(self, step: Callable[[TensorDictBase], Gave], tensordict: TensorDictBase) -> Gave:
+        """What a step of the engine gives, which takes one-hot actions as bools; the caller's stay where they are."""
+        if not self._one_hot or not isinstance(tensordict, TensorDictBase):
+            return step(tensordict)
+        actions = {key: tensordict.get(key, None) for key in self._one_hot}
+        integers = {key: action for key, action in actions.items() if isinstance(action, torch.Tensor)}
+        for key, action in integers.items():
+            tensordict.set(key, action.bool())
+        try:
+            return step(tensordict)
+        finally:
+            tensordict.update(integers)
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """A step, and a reset of the envs whose episode ended in it, in one round of the engine.
@@ -96,12 +112,27 @@ class GymbridgeEnv(torchrl_envs.EnvBase):
             tensordict: ``[*B]`` with the action, and the state if the env has any; a mask at ``"_step"`` picks envs.
 
         Returns:
-            The TensorDict with ``("next", …)``, where final observations stand, and the root of the next step.
+            The TensorDict with ``("next", …)``, where final observations stand, and the root of the next step. As of
+            any env of TorchRL, it has no keys of ``"next"`` that no spec has: a ``TensorDictPrimer`` makes them known.
         """
         if self.__dict__.get("_compiled_step_and_maybe_reset") is not None:
             both: tuple[TensorDictBase, TensorDictBase] = super().step_and_maybe_reset(tensordict)
             return both
-        return self.engine.step_and_maybe_reset(self._on_device(tensordict))
+        if not isinstance(tensordict, TensorDictBase):
+            return self.engine.step_and_maybe_reset(tensordict)  # which says what it expects
+        if self.device is not None and tensordict.device != self.device:
+            tensordict = tensordict.to(self.device)
+        preset = tensordict.get("next", None)
+        if preset is None:
+            return self._stepped(self.engine.step_and_maybe_reset, tensordict)
+        tensordict.set("next", preset.select(*self._declared, strict=False))
+        try:
+            stepped, root = self._stepped(self.engine.step_and_maybe_reset, tensordict)
+        except BaseException:
+            tensordict.set("next", preset)
+            raise
+        stepped.get("next").update(preset.exclude(*self._declared))
+        return stepped, root
 
     # ---------------------------------------------------------------- seeds, states, devices, the end
 
@@ -185,8 +216,9 @@ def to_torchrl(engine: EnvBase) -> GymbridgeEnv:
             if its specs are not known yet.
 
     Returns:
-        An env with the engine's batch size, device, keys and specs (see :func:`spec_to_torchrl`). It can be pickled as
-        far as the engine can: what is unpickled is another one of the same configuration.
+        An env with the engine's batch size, device, keys and specs (see :func:`spec_to_torchrl`). One-hot actions are
+        int64, as of TorchRL's own envs; the engine is given bools. It can be pickled as far as the engine can: what is
+        unpickled is another one of the same configuration.
 
     Raises:
         TypeError: no env of this package; the message says what to make of it.
@@ -202,6 +234,11 @@ def to_torchrl(engine: EnvBase) -> GymbridgeEnv:
         (torch.Size([2, 1]), torch.Size([2, 4]))
         >>> env.close()
     """
+    return GymbridgeEnv(engine)
+
+
+def _require_engine(engine: object) -> None:
+    """Refuses what is no env of this package, and a batch whose results change under a collector."""
     if not isinstance(engine, EnvBase):
         got = engine.__name__ if isinstance(engine, type) else type(engine).__name__
         raise TypeError(f"engine: got {got}, expected an env of gymbridge: {_advice(engine)}")
@@ -210,7 +247,16 @@ def to_torchrl(engine: EnvBase) -> GymbridgeEnv:
             "engine: got a batch with copy=False, whose results change at its next step, and TorchRL keeps them: "
             "leave copy out"
         )
-    return GymbridgeEnv(engine)
+
+
+def _with_integer_one_hots(actions: Composite) -> tuple[Composite, list[Any]]:
+    """The specs with one-hot actions as TorchRL's policies give them, int64, and the keys of these."""
+    keys = [key for key in actions.keys(True, True) if isinstance(actions[key], OneHot | MultiOneHot)]
+    keys = [key for key in keys if actions[key].dtype is torch.bool]
+    if keys:
+        actions = actions.clone().unlock_()
+        actions.update({key: actions[key].to(torch.int64) for key in keys})
+    return actions, keys
 
 
 def _converted(kind: str, spec: Composite) -> Any:

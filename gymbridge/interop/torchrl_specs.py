@@ -48,9 +48,11 @@ def spec_to_torchrl(spec: own.TensorSpec) -> Any:
     """Return TorchRL's spec for the same values: shape, dtype, device, domain, mask and lock.
 
     ``Categorical`` and ``MultiCategorical`` with a ``start`` other than 0, which TorchRL has not got, become a
-    ``Bounded`` over the same integers, ``start`` to ``start + n - 1``. What TorchRL has no place for is left out: which
-    space a spec came from (``kind``, ``space``), and what the bits of one-hot specs stand for (``start``,
-    ``categorical_dtype``, the dims of ``nvec``).
+    ``Bounded`` over the same integers, ``start`` to ``start + n - 1``; so do those whose ``n`` is more than their dtype
+    holds, 256 for ``uint8``, and a ``MultiCategorical`` of no values, of which TorchRL loses ``nvec``. A
+    ``MultiCategorical`` of one choice becomes a ``Categorical``: TorchRL draws values without their last dim from the
+    former. What TorchRL has no place for is left out: which space a spec came from (``kind``, ``space``), and what the
+    bits of one-hot specs stand for (``start``, ``categorical_dtype``, the dims of ``nvec``).
 
     Args:
         spec: a spec of :mod:`gymbridge.specs`, of any kind.
@@ -60,7 +62,9 @@ def spec_to_torchrl(spec: own.TensorSpec) -> Any:
 
     Raises:
         UnsupportedSpecError: a masked spec with a ``start``, a masked ``MultiCategorical`` whose ``nvec`` has more dims
-            than one, or a kind of spec that is no part of :mod:`gymbridge.specs`; the message has the key.
+            than one, an entry with a name that TorchRL's ``Composite`` keeps for itself (``"shape"``, ``"device"``,
+            ``"dtype"``, ``"space"``), or a kind of spec that is no part of :mod:`gymbridge.specs`; the message has the
+            key.
 
     Example:
         >>> from gymbridge.specs import Categorical, Composite, OneHot
@@ -134,17 +138,21 @@ def _binary_to(spec: own.Binary, key: Path) -> Any:
 
 
 def _categorical_to(spec: own.Categorical, key: Path) -> Any:
-    if spec.start != 0:
+    too_many = spec.mask is None and spec.dtype != torch.bool and spec.n > torch.iinfo(spec.dtype).max
+    if spec.start != 0 or too_many:  # TorchRL compares values with n in their own dtype, where it is 0
         return _range_to(spec, key)
     return data.Categorical(spec.n, spec.shape, spec.device, spec.dtype, _copied(spec.mask))
 
 
 def _multi_categorical_to(spec: own.MultiCategorical, key: Path) -> Any:
     nvec = spec.nvec
-    if not nvec.numel() or not nvec.ndim or bool((spec.start.to(torch.int64) != 0).any()):
+    if 0 in spec.shape or not nvec.ndim or bool((spec.start.to(torch.int64) != 0).any()):
         return _range_to(spec, key)
     if spec.mask is not None and nvec.ndim > 1:
         raise _unsupported(key, f"a mask for an nvec of shape {list(nvec.shape)}", "one dim, as TorchRL's masks have")
+    if nvec.shape == (1,):
+        mask = None if spec.mask is None else spec.mask.unsqueeze(-2)
+        return _categorical_to(own.Categorical(int(nvec), spec.shape, spec.device, spec.dtype, mask), key)
     return data.MultiCategorical(nvec.clone(), spec.shape, spec.device, spec.dtype, _copied(spec.mask))
 
 
@@ -188,14 +196,19 @@ def _stacked_to(spec: own.Stacked, key: Path) -> Any:
 
 
 def _stacked_composite_to(spec: own.StackedComposite, key: Path) -> Any:
+    # Locked are the members, which is enough: TorchRL cannot lock a stack with keys that it cannot stack.
     return data.StackedComposite(*(_to_torchrl(member, key) for member in spec.unbind(spec.dim)), dim=spec.dim)
 
 
 def _composite_to(spec: own.Composite, key: Path) -> Any:
+    for name in _NOT_NAMES_IN_TORCHRL.intersection(spec.keys()):
+        raise _unsupported((*key, name), "a name that TorchRL's Composite keeps for itself", "another one")
     entries = {name: _to_torchrl(spec[name], (*key, name)) for name in spec}
     made = data.Composite(entries, shape=spec.shape, device=spec.device)
     return _locked_alike(made, spec)
 
+
+_NOT_NAMES_IN_TORCHRL = frozenset({"shape", "device", "dtype", "space"})
 
 _TO_TORCHRL: dict[type, Callable[[Any, Path], Any]] = {
     own.StackedComposite: _stacked_composite_to,  # before Composite, whose kind it is
@@ -248,6 +261,8 @@ def _categorical_from(spec: Any, key: Path) -> own.TensorSpec:
 def _multi_categorical_from(spec: Any, key: Path) -> own.TensorSpec:
     # TorchRL spreads nvec over the whole shape: dims along which it is the same everywhere are taken for batch dims.
     nvec = spec.nvec
+    if not nvec.numel():  # of a batch of none, where nothing of it is left
+        return own.Bounded(0, 0, spec.shape, spec.device, spec.dtype)
     while nvec.ndim > 1 and bool((nvec == nvec[:1]).all()):
         nvec = nvec[0]
     return own.MultiCategorical(nvec.clone(), spec.shape, spec.device, spec.dtype, _copied(spec.mask))

@@ -273,7 +273,7 @@ def test_transforms_do_as_over_torchrls_serial_env(name: str, opened: Any) -> No
         for env in (ours(ENGINES["serial"], make), torchrls(make))
     )
     # TorchRL's batch puts what is in the root into its own results, which is of another dtype or shape by then.
-    partial_steps = name not in ("DoubleToFloat", "ToTensorImage", "CatTensors")
+    partial_steps = name not in ("DoubleToFloat", "ToTensorImage", "CatTensors", "CatFrames")
     require_same_program(got, expected, draw, partial_steps)
 
 
@@ -511,6 +511,12 @@ def test_a_move_to_a_device_moves_the_engine(opened: Any) -> None:
     check(env)
     undeclared = env.rand_action(env.reset().clear_device_())
     assert env.step_and_maybe_reset(undeclared)[0]["next"].device == torch.device("cpu")
+    undeclared = env.rand_action(env.reset().clear_device_())
+    assert env.step(undeclared) is undeclared  # as TorchRL's step
+    assert undeclared["next"].device == torch.device("cpu")
+    for step in (env.step, env.step_and_maybe_reset):
+        with pytest.raises(TypeError, match="got None, expected a TensorDict"):
+            step(None)
 
 
 def test_close_closes_the_engine_which_starts_again(opened: Any) -> None:
@@ -624,8 +630,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 def test_what_is_no_engine_is_refused_with_advice(case: str) -> None:
     make, error, message = REFUSED[case]
     given = make()
-    with pytest.raises(error, match=message):
-        to_torchrl(given)
+    for make_env in (to_torchrl, GymbridgeEnv):
+        with pytest.raises(error, match=message):
+            make_env(given)
     if isinstance(given, gym.Env | gym.vector.VectorEnv | envs.EnvBase):
         given.close()
 
@@ -635,6 +642,90 @@ def test_an_async_vector_env_is_reached_through_from_vector_env(opened: Any) -> 
     steps = env.rollout(40, break_when_any_done=False)
     assert steps["next", "done"].any()
     assert not steps["done"].any()
+
+
+# ---------------------------------------------------------------- what policies write
+
+WRAPS: dict[str, Callable[[Any], Any]] = {
+    "alone": lambda env: env,
+    "transformed": lambda env: envs.TransformedEnv(env, envs.StepCounter()),
+}
+
+
+def one_hot_cartpole() -> GymEnv:
+    return GymEnv(short_cartpole, categorical_action_encoding=False)
+
+
+def one_hot_policies(spec: Any) -> list[Any]:
+    from tensordict.nn import TensorDictSequential
+    from torchrl.modules import EGreedyModule, OneHotCategorical, ProbabilisticActor, QValueActor
+
+    logits = TensorDictModule(nn.Linear(4, 2), ["observation"], ["logits"])
+    values = QValueActor(nn.Linear(4, 2), in_keys=["observation"], spec=spec)
+    return [
+        ProbabilisticActor(logits, in_keys=["logits"], distribution_class=OneHotCategorical),
+        values,
+        TensorDictSequential(values, EGreedyModule(spec, eps_init=0.5)),
+        lambda tensordict: tensordict.set("action", torch.eye(2, dtype=torch.bool)[torch.zeros(NUM_ENVS).long()]),
+    ]
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_one_hot_actions_of_torchrls_policies(wrap: str, engine: Callable[..., EnvBase], opened: Any) -> None:
+    """They are of integers, as the spec says; the engine takes bools, which are not shown to the caller."""
+    new_seed()
+    env = opened(WRAPS[wrap](to_torchrl(engine(one_hot_cartpole))))
+    assert env.action_spec.dtype is torch.int64
+    check(env)
+    dtypes = [
+        env.rollout(20, policy, break_when_any_done=breaks)["action"].dtype
+        for policy in one_hot_policies(env.action_spec_unbatched)
+        for breaks in (True, False)
+    ]
+    assert dtypes == [torch.int64] * 6 + [torch.bool] * 2
+    td = env.reset().set("action", torch.ones(NUM_ENVS, 2, dtype=torch.int64))
+    for step in (env.step, env.step_and_maybe_reset):
+        with pytest.raises(ValueError, match="action"):
+            step(td)
+        assert td["action"].dtype is torch.int64
+    steps = env.step(td.set("action", torch.eye(2, dtype=torch.int64)[[1, 0, 1]]))
+    assert steps["action"].tolist() == [[0, 1], [1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize("key", ["hidden", ("agent", "hidden")], ids=["root", "group"])
+@pytest.mark.parametrize("in_root", [False, True], ids=["next alone", "both"])
+def test_what_policies_write_into_next_is_not_carried(wrap: str, key: Any, in_root: bool, opened: Any) -> None:
+    """A key that no spec has stays in the step that wrote it, over TorchRL's batch as over an engine."""
+
+    def policy(tensordict: TensorDictBase) -> TensorDictBase:
+        hidden = tensordict.get(key, None)
+        seen.append(None if hidden is None else hidden.flatten().tolist())
+        hidden = torch.zeros(NUM_ENVS, 1) if hidden is None else hidden
+        if in_root:
+            tensordict.set(key, hidden)
+        return act_by_sign(tensordict).set(("next", *key) if isinstance(key, tuple) else ("next", key), hidden + 1)
+
+    told = []
+    for make in (ours, lambda engine, make: torchrls(make)):
+        env = opened(WRAPS[wrap](make(ENGINES["serial"], short_cartpole)))
+        for breaks in ({"break_when_any_done": True}, {"break_when_any_done": False}):
+            seen: list[Any] = []
+            steps = env.rollout(20, policy, **breaks)
+            assert steps["next"].get(key).unique().tolist() == [1]
+            told.append(seen)
+    assert told[0] == told[2]
+    assert told[1] == told[3]
+    assert len(told[1]) == 20
+
+
+def test_what_a_policy_wrote_into_next_is_there_after_an_error(opened: Any) -> None:
+    env = opened(to_torchrl(SerialEnv(1, functools.partial(RaisingTensorDictEnv, 0))))
+    td = env.rand_action(env.reset()).set(("next", "hidden"), torch.ones(1, 1))
+    env.set_attr("raise_in_step", ZeroDivisionError("now"))
+    with pytest.raises(ZeroDivisionError, match="now"):
+        env.step_and_maybe_reset(td)
+    assert td["next", "hidden"].tolist() == [[1]]
 
 
 # ---------------------------------------------------------------- collectors and losses
@@ -706,6 +797,25 @@ def test_a_collector_fills_a_replay_buffer() -> None:
     collector.shutdown()
     assert len(buffer) == 60 * NUM_ENVS
     assert buffer.sample()["next", "observation"].shape == (16, 4)
+
+
+def test_an_exception_comes_out_of_a_collector_and_the_engine_starts_again(
+    engine: Callable[..., EnvBase], opened: Any
+) -> None:
+    """A collector closes what it gathers from when it is left by an exception."""
+    own = engine(functools.partial(RaisingTensorDictEnv, 0))
+    env = opened(to_torchrl(own))
+    collector = Collector(env, None, frames_per_batch=10 * NUM_ENVS, total_frames=30 * NUM_ENVS)
+    batches = iter(collector)
+    next(batches)
+    own.set_attr("raise_in_step", [None, ZeroDivisionError("one of three"), None])  # type: ignore[attr-defined]
+    with pytest.raises(ZeroDivisionError, match="one of three") as raised:
+        next(batches)
+    assert raised.value.env_index == 1  # type: ignore[attr-defined]
+    assert env.is_closed
+    again = Collector(env, None, frames_per_batch=10 * NUM_ENVS, total_frames=20 * NUM_ENVS)
+    assert [batch.numel() for batch in again] == [10 * NUM_ENVS] * 2
+    again.shutdown()
 
 
 def of_two_workers() -> GymbridgeEnv:

@@ -156,7 +156,7 @@ def random_leaf(draw: random.Random, batch: tuple[int, ...]) -> own.TensorSpec:
         (torch.float16, torch.float32, torch.float64),
         (torch.int8, torch.int32, torch.int64, torch.uint8),
     )
-    n, nvec = draw.randint(1, 6), [draw.randint(1, 4) for _ in range(draw.randint(1, 3))]
+    n, nvec = draw.randint(1, 6), [draw.randint(1, 4) for _ in range(draw.randint(2, 3))]
     low = torch.randint(0, 50, shape)
     kind = draw.randrange(10)
     if kind == 0:
@@ -278,6 +278,48 @@ def test_a_start_becomes_a_range() -> None:
             spec.assert_is_in(converted.rand())
 
 
+def test_a_multi_categorical_of_one_choice_is_drawn_with_its_dim() -> None:
+    """TorchRL draws values of shape [] from its MultiCategorical of shape [1]."""
+    new_seed()
+    mask = [[True, False, True], [False, True, True]]
+    for spec in (
+        own.MultiCategorical([3]),
+        own.MultiCategorical([3], mask=[True, False, True]),
+        own.MultiCategorical([3], (2, 1), mask=mask),
+    ):
+        converted = spec_to_torchrl(spec)
+        for _ in range(30):
+            value = converted.clone().rand()  # as transforms have it
+            assert value.shape == spec.shape
+            spec.assert_is_in(value)
+            assert converted.is_in(spec.rand())
+
+
+@pytest.mark.parametrize("n", [255, 256])
+def test_as_many_values_as_a_dtype_holds(n: int) -> None:
+    """TorchRL compares values with n in their own dtype."""
+    for spec in (
+        own.Categorical(n, (4,), dtype=torch.uint8),
+        own.Categorical(n - 128, (4,), dtype=torch.int8),
+        own.Categorical(n, dtype=torch.uint8, mask=[True] * n),
+        own.MultiCategorical([n], dtype=torch.uint8),
+        own.MultiCategorical([n, 3], dtype=torch.uint8),
+    ):
+        converted = spec_to_torchrl(spec)
+        for value in (*spec.enumerate()[[0, -1]], spec.rand(), converted.rand()):
+            assert converted.is_in(value)
+            spec.assert_is_in(value)
+
+
+def test_a_multi_categorical_of_no_values() -> None:
+    """TorchRL spreads nvec over the shape: nothing of it is left in a batch of none."""
+    for spec in (own.MultiCategorical([2, 3], (0, 2)), own.MultiCategorical([[2], [3]], (0, 2, 1))):
+        converted = spec_to_torchrl(spec)
+        assert converted.rand().shape == converted.zero().shape == spec.shape
+        assert back_and_forth(spec) == own.Bounded(0, 0, spec.shape, dtype=torch.int64)
+    assert spec_from_torchrl(theirs.MultiCategorical((2, 3), (0, 2))).shape == (0, 2)
+
+
 def test_an_unknown_number_of_values() -> None:
     spec = theirs.Categorical(-1, (2,))
     assert spec_from_torchrl(spec) == own.Bounded(0, float("inf"), (2,), dtype=torch.int64)
@@ -292,6 +334,9 @@ def test_locks_are_kept() -> None:
         converted["a"]["c"] = theirs.Binary(1)
     with pytest.raises(RuntimeError, match="locked"):
         spec_from_torchrl(converted)["a"].set("c", own.Binary(1))  # type: ignore[attr-defined]
+    stacked = own.StackedComposite(own.Composite(a=own.Binary(1)), own.Composite(b=own.Binary(1)), dim=0)
+    with pytest.raises(RuntimeError, match="locked"):
+        spec_to_torchrl(stacked.lock_())["c"] = theirs.Binary(1, (2, 1))
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -302,6 +347,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a mask beside an nvec of two dims": (
         lambda: spec_to_torchrl(own.MultiCategorical([[2, 3], [2, 3]], mask=[True] * 10)),
         r"nvec of shape \[2, 2\]",
+    ),
+    "a name of Composite's own": (
+        lambda: spec_to_torchrl(own.Composite(a={"shape": own.Binary(1)})),
+        r"entry \('a', 'shape'\): got a name that TorchRL's Composite keeps for itself",
     ),
     "a choice of specs": (
         lambda: spec_from_torchrl(

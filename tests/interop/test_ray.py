@@ -25,6 +25,8 @@ import gymnasium as gym
 import numpy as np
 import ray
 import torch
+from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.vector import AutoresetMode
 from interrupts import interrupted
 from ray_cluster import small_cluster
 from ray_envs import END, EXIT, GO, HANG, KILL, LEAVE, RAISE, DeedError, deeds
@@ -156,6 +158,23 @@ def test_fronts_of_gymnasiums_and_envpools_manner(started: Any) -> None:
         assert np.array_equal(ours, theirs)
     vector.close()
     other.close()
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_rows_of_vector_envs_are_those_of_processes_over_ends_of_episodes(started: Any, mode: AutoresetMode) -> None:
+    """A reset clears the reward and the flags of the step before it, which stand in what a step gives."""
+    found = []
+    for pool in (started(deeds(2), envs_per_worker=2), ProcessorAsyncEnvPool(deeds(2))):
+        envs = TensorDictVectorEnv(pool, autoreset_mode=mode)
+        results: list[Any] = [envs.reset(seed=3)]
+        for actions in ([END, GO], [GO, END], [GO, GO], [END, END], [GO, GO]):
+            results.append(envs.step(actions))
+            if mode == AutoresetMode.DISABLED and results[-1][2].any():
+                results.append(envs.reset(options={"reset_mask": results[-1][2]}))
+        found.append(results)
+        envs.close()
+    for ours, theirs in zip(*found, strict=True):
+        assert data_equivalence(ours, theirs)
 
 
 def test_a_lambda_that_closes_over_what_cannot_be_sent_is_named(started: Any) -> None:

@@ -90,9 +90,9 @@ class RayPoolEngine(PoolEngine[Description]):
 
     def _told_of_room(self) -> str:
         """What the cluster has, and what is asked of it, in words; nothing where that cannot be told."""
-        if not self._session.is_current:
+        free = self._session.free_resources()
+        if free is None:
             return ""
-        free = {name: amount for name, amount in ray.available_resources().items() if not name.startswith("node:")}
         return f"; each actor was asked for with {self._actor_options or 'no options'}, and the cluster has {free} free"
 
     def _processes(self, **how: Any) -> ProcessWorkers:

@@ -189,9 +189,8 @@ class RaySession:
             if self.users or not closed or not self._is_ours:
                 return
             self.end_asking()
-            self._asker.join(
-                0.0 if self.is_headless else _SECONDS_TO_END
-            )  # else it might ask something that starts another cluster
+            # it might ask something that starts another cluster, once this one is ended
+            self._asker.join(0.0 if self.is_headless else _SECONDS_TO_END)
             if self.is_current:
                 ray.shutdown()
 

@@ -348,6 +348,7 @@ def test_a_closed_pool_starts_again(started: Any) -> None:
         ({"actor_options": {"no_such": 1}}, ValueError, "actor_options: .*no_such"),
         ({"actor_options": {"num_gpus": -1}}, ValueError, "actor_options: .*num_gpus"),
         ({"actor_options": {"max_restarts": 1}}, ValueError, r"actor_options: got \['max_restarts'\]"),
+        ({"actor_options": {"object_store_memory": 1}}, ValueError, "actor_options: got 'object_store_memory'"),
         ({"actor_options": 3}, TypeError, "actor_options: got 3 of type int"),
     ],
 )

@@ -10,7 +10,12 @@ import ray
 
 __all__ = ["SMALL", "small_cluster"]
 
-SMALL: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 100 * 2**20, "include_dashboard": False}
+SMALL: dict[str, Any] = {
+    "address": "local",
+    "num_cpus": 2,
+    "object_store_memory": 100 * 2**20,
+    "include_dashboard": False,
+}
 """Arguments of ``ray.init``."""
 
 

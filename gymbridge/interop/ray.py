@@ -90,9 +90,9 @@ class RayPoolEngine(PoolEngine[Description]):
 
     def _told_of_room(self) -> str:
         """What the cluster has, and what is asked of it, in words; nothing where that cannot be told."""
-        if not self._session.is_current:
+        free = self._session.free_resources()
+        if free is None:
             return ""
-        free = {name: amount for name, amount in ray.available_resources().items() if not name.startswith("node:")}
         return f"; each actor was asked for with {self._actor_options or 'no options'}, and the cluster has {free} free"
 
     def _processes(self, **how: Any) -> ProcessWorkers:
@@ -165,7 +165,7 @@ class RayAsyncEnvPool(AsyncEnvPool):
             ``memory``, ``resources``, ``scheduling_strategy``, ``runtime_env`` and so on.
 
     Raises:
-        ValueError: an option that Ray does not have, or that the pool sees to itself.
+        ValueError: an option that Ray does not have, that the pool sees to itself, or that ends Ray's own process.
 
     A program that has called ``ray.init`` goes on with that cluster. For one that has not the first pool calls it, and
     the close of the last one calls ``ray.shutdown``.
@@ -201,6 +201,11 @@ class RayAsyncEnvPool(AsyncEnvPool):
             raise TypeError(f"actor_options: got {options!r} of type {type(options).__name__}, expected a dict")
         if ours := sorted(_OURS & options.keys()):
             raise ValueError(f"actor_options: got {ours}, expected options that the pool does not see to itself")
+        if options.get("object_store_memory") is not None:
+            raise ValueError(
+                "actor_options: got 'object_store_memory', expected none: where an actor that has it ends, Ray's "
+                "process of that machine crashes"
+            )
         try:
             ray.remote(EnvActor).options(**options)
         except (TypeError, ValueError) as error:

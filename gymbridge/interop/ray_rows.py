@@ -14,16 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gymbridge.engine.codes import AtWork, Op, Source
-from gymbridge.engine.info_records import FORMS_KEY, RECORDS_KEY
 from gymbridge.engine.layout import Field, Layout
 
 __all__ = ["EVERYTHING", "Parts", "RowBytes"]
 
 Key = tuple[str, ...]
 Span = tuple[int, int]
-
-_INFO_KEYS = (FORMS_KEY, RECORDS_KEY)
-"""Leaves of the section ``next`` that a reset writes too."""
 
 
 class Parts(IntFlag):
@@ -32,9 +28,9 @@ class Parts(IntFlag):
     GIVEN = 1
     """What the caller writes before a round: the op, where the row stands, and the section ``input``."""
     STANDING = 2
-    """What every round changes: where the row stands, and its infos."""
+    """What every round changes: where the row stands, and of ``next`` what a reset clears: reward, flags and infos."""
     NEXT = 4
-    """What a step gives."""
+    """What a step alone gives: the rest of ``next``."""
     ROOT = 8
     """What a reset gives."""
 
@@ -51,23 +47,26 @@ class RowBytes:
 
     Example:
         >>> from gymbridge.engine.layout import Leaf
-        >>> layout = Layout(3, input=[], next=[Leaf(("reward",), (), np.dtype(np.float32))], root=[])
+        >>> image = Leaf(("image",), (), np.dtype(np.float32))
+        >>> layout = Layout(3, input=[], next=[image], root=[image])
         >>> ours, theirs = np.zeros(layout.nbytes, np.uint8), np.zeros(layout.nbytes, np.uint8)
         >>> mine, yours = RowBytes(layout.rows(1, 2), ours), RowBytes(layout.rows(1, 2), theirs)
-        >>> ours.view(np.float32)[layout.sections["next"]["reward",].offset // 4 + 1] = 2.5
+        >>> ours.view(np.float32)[layout.sections["next"]["image",].offset // 4 + 1] = 2.5
         >>> yours.take(Parts.NEXT, mine.packed(Parts.NEXT))
-        >>> float(theirs.view(np.float32)[layout.sections["next"]["reward",].offset // 4 + 1])
+        >>> float(theirs.view(np.float32)[layout.sections["next"]["image",].offset // 4 + 1])
         2.5
     """
 
     def __init__(self, layout: Layout, memory: npt.NDArray[np.uint8]):
         control, following = layout.sections["control"], layout.sections["next"]
+        root = layout.sections["root"]
         standing = _spans(control[name,] for name in ("state", "source"))
+        cleared = [key for key in following if key not in root or key[0] == "info"]
         self._spans = {
             Parts.GIVEN: [*_spans([control["op",]]), *standing, *_spans(layout.sections["input"].values())],
-            Parts.STANDING: [*standing, *_spans(following[key] for key in _INFO_KEYS if key in following)],
-            Parts.NEXT: _spans(field for key, field in following.items() if key not in _INFO_KEYS),
-            Parts.ROOT: _spans(layout.sections["root"].values()),
+            Parts.STANDING: [*standing, *_spans(following[key] for key in cleared)],
+            Parts.NEXT: _spans(field for key, field in following.items() if key not in cleared),
+            Parts.ROOT: _spans(root.values()),
         }
         self._of: dict[Parts, list[Span]] = {}
         self._memory = memory.data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import weakref
@@ -61,6 +62,7 @@ class RaySession:
         self.users = 0
         self.is_headless = False
         self._is_ours = is_ours
+        self._pid = os.getpid()
         self._key = _key()
         self._actors: weakref.WeakSet[RayActor] = weakref.WeakSet()
         self._requests: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -166,6 +168,12 @@ class RaySession:
         if self.is_headless:
             raise WorkerStartError(f"no actor can be started: {self.headless}")
 
+    def free_resources(self) -> dict[str, float] | None:
+        """What the cluster has free; None where that cannot be told: without its head Ray would wait, then end us."""
+        if not self.is_current or not _is_open(self._head):
+            return None
+        return {name: amount for name, amount in ray.available_resources().items() if not name.startswith("node:")}
+
     # ---------------------------------------------------------------- the end
 
     def leave(self, *, closed: bool) -> None:
@@ -174,14 +182,15 @@ class RaySession:
         Args:
             closed: the engine was closed; where it was only let go of, this may be called in the middle of anything.
         """
+        if os.getpid() != self._pid:  # a fork, which has none of the threads
+            return
         with _lock:
             self.users -= 1
             if self.users or not closed or not self._is_ours:
                 return
             self.end_asking()
-            self._asker.join(
-                0.0 if self.is_headless else _SECONDS_TO_END
-            )  # else it might ask something that starts another cluster
+            # it might ask something that starts another cluster, once this one is ended
+            self._asker.join(0.0 if self.is_headless else _SECONDS_TO_END)
             if self.is_current:
                 ray.shutdown()
 
@@ -194,11 +203,17 @@ def join_session() -> RaySession:
     """The session of this process, for one engine more: the program's own, or one with a local cluster of its own.
 
     Raises:
-        RuntimeError: this process is a client of Ray's, and no part of a cluster.
+        RuntimeError: this process is a client of Ray's, and no part of a cluster; or it is a fork of one that is
+            connected.
 
     What ``ray.init`` raises comes through.
     """
     global _session
+    if _is_fork_of_connected:
+        raise RuntimeError(
+            'backend="ray": this process is a fork of one that is connected with Ray, expected a process that connects '
+            "itself: start it by spawn"
+        )
     with _lock:
         if _session is None or not _session.is_current:
             if _session is not None:
@@ -218,6 +233,19 @@ def join_session() -> RaySession:
 
 _session: RaySession | None = None
 _lock = threading.RLock()
+_is_fork_of_connected = False
+
+
+def _note_fork() -> None:
+    """In a forked child, which has Ray's connection and none of the threads that serve it."""
+    global _lock, _session, _is_fork_of_connected
+    _lock = threading.RLock()
+    _session = None
+    _is_fork_of_connected = _is_fork_of_connected or ray.is_initialized()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 def _key() -> tuple[str, str]:

@@ -462,8 +462,8 @@ ray.init(**SMALL, **QUIET)
 pools = [AsyncEnvPool(deeds(1), backend="ray", on_worker_failure=mode) for mode in ("raise", "restart")]
 for pool in pools:
     pool.async_step_send(pool.reset().set("action", torch.tensor([HANG])))
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         pool.async_step_recv()
     except KeyboardInterrupt:
         say("interrupted")

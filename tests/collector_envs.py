@@ -1,4 +1,4 @@
-"""Envs for the tests against TorchRL; nothing of it is imported here."""
+"""Envs and a policy for the tests against TorchRL, whose processes import them; nothing of it is imported here."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from tensordict import TensorDictBase
 
-__all__ = ["ImageEnv", "MaskedEnv", "short_cartpole"]
+__all__ = ["ImageEnv", "MaskedEnv", "act_by_sign", "short_cartpole"]
+
+
+def act_by_sign(td: TensorDictBase) -> TensorDictBase:
+    """A policy that the observation alone decides."""
+    return td.set("action", (td["observation"][..., 2] > 0).long())
 
 
 def short_cartpole() -> gym.Env[Any, Any]:

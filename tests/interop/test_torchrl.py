@@ -21,7 +21,7 @@ pytest.importorskip("torchrl")
 import cloudpickle
 import gymnasium as gym
 import torch
-from collector_envs import ImageEnv, MaskedEnv, short_cartpole
+from collector_envs import ImageEnv, MaskedEnv, act_by_sign, short_cartpole
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 from tensordict_zoo import (
@@ -729,11 +729,6 @@ def test_what_a_policy_wrote_into_next_is_there_after_an_error(opened: Any) -> N
 
 
 # ---------------------------------------------------------------- collectors and losses
-
-
-def act_by_sign(td: TensorDictBase) -> TensorDictBase:
-    """A policy that the observation alone decides."""
-    return td.set("action", (td["observation"][..., 2] > 0).long())
 
 
 def test_a_collectors_frames_are_those_over_torchrls_serial_env(engine: Callable[..., EnvBase]) -> None:

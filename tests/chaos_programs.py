@@ -153,7 +153,7 @@ class Expected:
 
     def begin_anew(self) -> None:
         """Counts that the env is another one, in another process, whose first episode nobody has seen."""
-        self.episode, self.count, self.is_certain, self.armed = 0, 0, False, {Deed.STEP}
+        self.episode, self.count, self.is_certain, self.armed, self.pid = 0, 0, False, {Deed.STEP}, None
 
     def may_be_another(self) -> None:
         """Counts that the env may be another one by now, in another process."""

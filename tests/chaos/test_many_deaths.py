@@ -205,7 +205,7 @@ def test_workers_of_a_vector_env_that_die_and_are_replaced(tmp_path: Path) -> No
                 restarts += 1
                 assert np.array_equal(observations[own.row], own.shown)  # type: ignore[arg-type]
                 own.begin_anew()
-                own.state, own.pid = "ended", None
+                own.state = "ended"
                 continue
             if own.state == "ended":
                 own.reset()

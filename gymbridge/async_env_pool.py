@@ -208,6 +208,18 @@ class AsyncEnvPool(WorkerBatch):
                 f"'ray'"
             )
 
+    def _worker_options(self) -> dict[str, Any]:
+        """What an engine of workers is told, processes or actors."""
+        return {
+            "envs_per_worker": self.envs_per_worker,
+            "num_sub_threads": 1,
+            "torch_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+            "start_timeout": self._start_timeout,
+            "shutdown_timeout": self._shutdown_timeout,
+            "step_timeout": self._step_timeout,
+            "max_restarts": self._max_restarts,
+        }
+
     # ---------------------------------------------------------------- start and end
 
     def _start_engine(self, preload: Sequence[str]) -> Any:
@@ -639,15 +651,9 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
         return PoolEngine(
             self._makers,
             AnyEnvOptions(),
-            envs_per_worker=self.envs_per_worker,
             worker_affinity=self._worker_affinity,
-            num_sub_threads=1,
-            torch_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
-            start_timeout=self._start_timeout,
-            shutdown_timeout=self._shutdown_timeout,
-            step_timeout=self._step_timeout,
-            max_restarts=self._max_restarts,
             preload=preload,
+            **self._worker_options(),
         )
 
     def _make_face(self) -> EngineFace:

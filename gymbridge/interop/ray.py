@@ -17,7 +17,6 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError("backend='ray' needs Ray, which is not installed: pip install 'gymbridge[ray]'") from error
 
-import torch
 
 from gymbridge.async_env_pool import AsyncEnvPool
 from gymbridge.engine.any_env import AnyEnvOptions
@@ -216,11 +215,5 @@ class RayAsyncEnvPool(AsyncEnvPool):
             self._makers,
             AnyEnvOptions(),
             actor_options=self._actor_options,
-            envs_per_worker=self.envs_per_worker,
-            num_sub_threads=1,
-            torch_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
-            start_timeout=self._start_timeout,
-            shutdown_timeout=self._shutdown_timeout,
-            step_timeout=self._step_timeout,
-            max_restarts=self._max_restarts,
+            **self._worker_options(),
         )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import sys
 import threading
 import time
@@ -30,12 +29,11 @@ from vector_step import (
     Cell,
     Close,
     Run,
-    as_json,
     circumstances,
-    failures,
     make,
     measure,
     table,
+    tell_the_rest,
     tensordict_engine,
     without_gradients,
 )
@@ -223,11 +221,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"timing {column} ...", file=sys.stderr, flush=True)
         columns[column] = measure(names, case, num_envs, options.rounds, options.seconds, CANDIDATES)
     print("\n" + table(names, columns, CANDIDATES), flush=True)
-    if missing := failures(columns):
-        print("\nNot timed:\n\n" + "\n".join(missing))
-    if options.json:
-        figures = {"about": about, "figures": as_json(columns, CANDIDATES)}
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    tell_the_rest(about, columns, options.json, CANDIDATES)
     return 0
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import sys
 import time
 import warnings
@@ -29,12 +28,11 @@ from vector_step import (
     Candidate,
     Close,
     Run,
-    as_json,
     circumstances,
-    failures,
     installed,
     measure,
     table,
+    tell_the_rest,
     without_gradients,
 )
 
@@ -189,11 +187,7 @@ def main(argv: list[str] | None = None) -> int:
                 }
     told = table(names, columns, candidates(0)).replace("times gymbridge's", "times EnvPool's")
     print("\n" + told, flush=True)
-    if missing := failures(columns):
-        print("\nNot timed:\n\n" + "\n".join(missing))
-    if options.json:
-        figures = as_json(columns, candidates(0))
-        options.json.write_text(json.dumps({"about": about, "figures": figures}, indent=1) + "\n")
+    tell_the_rest(about, columns, options.json, candidates(0))
     return 0
 
 

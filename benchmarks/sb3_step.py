@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import sys
 import warnings
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from vector_step import NUM_ACTIONS, Candidate, Close, Run, as_json, circumstances, failures, make, measure, table
+from vector_step import NUM_ACTIONS, Candidate, Close, Run, circumstances, make, measure, table, tell_the_rest
 
 from gymbridge.interop.sb3 import VecEnv
 
@@ -116,10 +115,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"timing {column} ...", file=sys.stderr, flush=True)
             columns[column] = measure(names, kind, num_envs, options.rounds, options.seconds, CANDIDATES)
     print("\n" + table(names, columns, CANDIDATES), flush=True)
-    if missing := failures(columns):
-        print("\nNot timed:\n\n" + "\n".join(missing))
-    if options.json:
-        options.json.write_text(json.dumps({"about": about, "figures": as_json(columns, CANDIDATES)}, indent=1) + "\n")
+    tell_the_rest(about, columns, options.json, CANDIDATES)
     return 0
 
 

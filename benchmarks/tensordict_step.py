@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import sys
 import warnings
 from collections.abc import Callable
@@ -30,12 +29,11 @@ from vector_step import (
     Cell,
     Close,
     Run,
-    as_json,
     circumstances,
-    failures,
     measure,
     numpy_engine,
     table,
+    tell_the_rest,
     tensordict_engine,
     without_gradients,
 )
@@ -270,11 +268,7 @@ def main(argv: list[str] | None = None) -> int:
         print("\n" + table(names, columns, CANDIDATES), flush=True)
         everything |= columns
 
-    if missing := failures(everything):
-        print("\nNot timed:\n\n" + "\n".join(missing))
-    if options.json:
-        figures = {"about": about, "figures": as_json(everything, CANDIDATES)}
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    tell_the_rest(about, everything, options.json, CANDIDATES)
     return 0
 
 

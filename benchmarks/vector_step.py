@@ -496,6 +496,20 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
+def tell_the_rest(
+    about: Mapping[str, Any],
+    columns: dict[str, dict[str, Cell]],
+    path: Path | None,
+    candidates: Mapping[str, Candidate] = CANDIDATES,
+) -> None:
+    """Prints what could not be timed, and writes all figures to a file, if there is to be one."""
+    if missing := failures(columns):
+        print("\nNot timed:\n\n" + "\n".join(missing))
+    if path:
+        figures = {"about": about, "figures": as_json(columns, candidates)}
+        path.write_text(json.dumps(figures, indent=1) + "\n")
+
+
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     warnings.filterwarnings("ignore")
@@ -517,10 +531,7 @@ def main(argv: list[str] | None = None) -> int:
         print("\n" + table(names, columns), flush=True)
         everything |= columns if candidates is VECTOR_CANDIDATES else {f"single {c}": v for c, v in columns.items()}
 
-    if missing := failures(everything):
-        print("\nNot timed:\n\n" + "\n".join(missing))
-    if options.json:
-        options.json.write_text(json.dumps({"about": about, "figures": as_json(everything)}, indent=1) + "\n")
+    tell_the_rest(about, everything, options.json)
     return 0
 
 

@@ -603,7 +603,8 @@ class ThreadingAsyncEnvPool(AsyncEnvPool):
     the same one. Nothing is pickled: what an env gives, exceptions included, is had as the very object.
 
     Args:
-        env_makers, **options: see :class:`AsyncEnvPool`.
+        env_makers: see :class:`AsyncEnvPool`.
+        **options: see the same.
 
     Example:
         >>> pool = ThreadingAsyncEnvPool(["CartPole-v1"] * 2)
@@ -630,7 +631,8 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
     """A pool whose envs run in worker processes.
 
     Args:
-        env_makers, **options: see :class:`AsyncEnvPool`.
+        env_makers: see :class:`AsyncEnvPool`.
+        **options: see the same.
 
     Example:
         >>> pool = ProcessorAsyncEnvPool(["CartPole-v1"] * 2)
@@ -717,7 +719,8 @@ class AsyncioAsyncEnvPool(AsyncEnvPool):
     in a coroutine, or in a maker, blocks all envs. Results can be awaited, on the caller's own event loop.
 
     Args:
-        env_makers, **options: see :class:`AsyncEnvPool`; what a maker gives may be awaitable.
+        env_makers: see :class:`AsyncEnvPool`; what a maker gives may be awaitable.
+        **options: see the same.
 
     Example:
         >>> import asyncio

@@ -45,8 +45,8 @@ class EnvBase(EnvSpecs, ABC):
     ``terminated | truncated``. After an episode's end the env is reset before it is stepped again.
 
     Flags may stand in groups too, ``("agents", "done")`` say, with the shape of the group. Those at the root speak for
-    the env; an env without any at the root ends where a flag of any group is True. See
-    :class:`gymbridge.envs.done_groups.DoneGroups`.
+    the env; an env without any at the root ends where a flag of any group is True. A group with more than one flag an
+    env, ``[*B, num_agents, 1]``, may end in part.
 
     Masks pick envs of a batch: ``"_reset"`` in what ``reset`` is given, ``"_step"`` in what ``step`` is given; bool,
     ``[*B]`` or ``[*B, 1]``, a scalar for all; at the root, or in every group in the shape of its flags. An env not

@@ -159,9 +159,10 @@ class RayAsyncEnvPool(AsyncEnvPool):
     """A pool whose envs run in actors on a Ray cluster, on whichever of its machines.
 
     Args:
-        env_makers, **options: see :class:`~gymbridge.AsyncEnvPool`. ``envs_per_worker`` envs share an actor, in a
-            thread each; ``actor_options`` are what Ray's ``options`` takes for an actor: ``num_cpus``, ``num_gpus``,
-            ``memory``, ``resources``, ``scheduling_strategy``, ``runtime_env`` and so on.
+        env_makers: see :class:`~gymbridge.AsyncEnvPool`.
+        **options: see the same. ``envs_per_worker`` envs share an actor, in a thread each; ``actor_options`` are what
+            Ray's ``options`` takes for an actor: ``num_cpus``, ``num_gpus``, ``memory``, ``resources``,
+            ``scheduling_strategy``, ``runtime_env`` and so on.
 
     Raises:
         ValueError: an option that Ray does not have, that the pool sees to itself, or that ends Ray's own process.

@@ -223,7 +223,7 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
 
         Raises:
             AlreadyPendingCallError: another call is pending.
-            What :meth:`reset` raises for its arguments.
+            Exception: what :meth:`reset` raises for its arguments.
         """
         self._require_open("reset_async")
         ops, kwargs = self._reset_round(seed, options)
@@ -271,7 +271,7 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
 
         Raises:
             AlreadyPendingCallError: another call is pending.
-            What :meth:`step` raises for its arguments.
+            Exception: what :meth:`step` raises for its arguments.
         """
         self._require_open("step_async")
         leaves = self._action_leaves(actions)
@@ -290,7 +290,7 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
         Raises:
             NoAsyncCallError: no step is pending.
             CallTimeoutError: it took longer, a ``TimeoutError``; the envs are to be reset before the next step.
-            What :meth:`step` raises.
+            Exception: what :meth:`step` raises.
         """
         self._taken_up(AsyncState.WAITING_STEP, "step_wait")
         with self._within(timeout, "step_wait"):

@@ -264,7 +264,7 @@ class PoolVectorEnv(OneCallAtATime):
         Raises:
             AlreadyPendingCallError: envs have work under way, and not all are to be reset: ``async_reset(env_id)`` and
                 ``recv`` do that.
-            What :meth:`async_reset` and :meth:`recv` raise.
+            Exception: what :meth:`async_reset` and :meth:`recv` raise.
         """
         self._require_open("reset")
         if env_id is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 __all__ = ["Claims"]
 
@@ -47,6 +47,14 @@ class Claims:
     def of(self, rows: Iterable[int], claim: object) -> list[int]:
         """Those of some rows that are the claim's."""
         return [row for row in rows if self._owners.get(row) is claim]
+
+    def owners(self, rows: Iterable[int]) -> list[object]:
+        """Whose each row is; None of one that nobody has."""
+        return [self._owners.get(row) for row in rows]
+
+    def still(self, rows: Sequence[int], owners: Sequence[object]) -> list[int]:
+        """Those of some rows that are still whose they were."""
+        return [row for row, owner in zip(rows, owners, strict=True) if owner and self._owners.get(row) is owner]
 
     def let_go(self, rows: Iterable[int]) -> None:
         """Nobody has these rows any more."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -11,7 +10,6 @@ import numpy as np
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
-from gymbridge.engine.claims import Claims
 from gymbridge.engine.codes import CALLS, Op
 from gymbridge.engine.failures import raise_env_error
 from gymbridge.engine.time_limits import time_limit
@@ -101,8 +99,8 @@ class PoolCalls:
         """Of the rows that were sent work and not received: the engine refuses calls of all rows meanwhile."""
         self._works: dict[Op, dict[int, Work]] = {op: {} for op in CALLS}
         self._lanes: dict[int, Work] = {}
-        self._received_lanes = Claims()
-        """Of the lanes that a thread receives."""
+        self._received_lanes: dict[int, bool] = {}
+        """The lanes that a thread receives."""
 
     @property
     def under_way(self) -> int:
@@ -298,34 +296,42 @@ class PoolCalls:
 
     def receive_lane(self, op: Op, row: int, deadline: float | None) -> Any:
         """What a lane gave; see :meth:`receive`."""
-        with self._receiving(op, row):
+        received = self._received_lanes
+        if row in received:
+            raise self._is_received_already(op, row)
+        received[row] = True  # no call between look, mark and try, as in `exclusive`
+        try:
+            self._require_lane(op, row)
             for left in self._face.lane_waits(row, self._lanes, deadline):
                 self._engine.wait_for(row, left)
             return self._lane_results(op, row)
+        finally:
+            del received[row]
 
     async def receive_lane_async(self, op: Op, row: int, deadline: float | None) -> Any:
         """The same, awaited."""
-        with self._receiving(op, row):
+        received = self._received_lanes
+        if row in received:
+            raise self._is_received_already(op, row)
+        received[row] = True
+        try:
+            self._require_lane(op, row)
             for left in self._face.lane_waits(row, self._lanes, deadline):
                 await self._engine.wait_for_async(row, left)
             return self._lane_results(op, row)
-
-    @contextmanager
-    def _receiving(self, op: Op, row: int) -> Iterator[None]:
-        """A context in which no other thread receives a lane."""
-        claim = object()
-        try:
-            if self._received_lanes.claim([row], claim):
-                raise RuntimeError(f"async_{CALLS[op]}_recv: env {row} is being received already, in another thread")
-            work = self._lanes.get(row)
-            if work is None or work.op != op:
-                under_way = "nothing" if work is None else f"a {CALLS[work.op]}"
-                raise RuntimeError(
-                    f"async_{CALLS[op]}_recv: env {row} has {under_way} under way in its lane, expected a {CALLS[op]}"
-                )
-            yield
         finally:
-            self._received_lanes.let_go(self._received_lanes.of([row], claim))
+            del received[row]
+
+    def _is_received_already(self, op: Op, row: int) -> RuntimeError:
+        return RuntimeError(f"async_{CALLS[op]}_recv: env {row} is being received already, in another thread")
+
+    def _require_lane(self, op: Op, row: int) -> None:
+        work = self._lanes.get(row)
+        if work is None or work.op != op:
+            under_way = "nothing" if work is None else f"a {CALLS[work.op]}"
+            raise RuntimeError(
+                f"async_{CALLS[op]}_recv: env {row} has {under_way} under way in its lane, expected a {CALLS[op]}"
+            )
 
     def _lane_results(self, op: Op, row: int) -> Any:
         sent = self._lanes[row].row()
@@ -340,18 +346,20 @@ class PoolCalls:
     def _made(self, rows: Sequence[int], works: dict[int, Work], make: Callable[[], Any]) -> Any:
         """What is made of rows that are complete, which are idle then; where one raised, that one alone is."""
         failed: RowFailed | None = None
+        owners = self._claims.owners(rows)
         try:
-            made = make()
-        except RowFailed as error:
-            failed = error
+            try:
+                made = make()
+            except RowFailed as error:
+                failed = error
+            self._done(rows if failed is None else [failed.row], works)
         except BaseException:  # an interrupt or no memory: what they gave will not be seen
+            rows = self._claims.still(rows, owners)
             self._face.lose(rows)
             self._done(rows, works)
             raise
         if failed is not None:
-            self._done([failed.row], works)
             raise_env_error({failed.row: failed.error})
-        self._done(rows, works)
         return made
 
     def drop(self) -> None:

@@ -1,0 +1,116 @@
+"""An interrupt anywhere in a receive: each env is at work or idle afterwards, to the pool and to its engine alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pools
+import pytest
+import torch
+from gymnasium.error import ResetNeeded
+from interrupts import interrupted
+from pools import BACKENDS, acting_pool
+from tensordict import TensorDict
+from worker_processes import PATIENCE
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupted generators
+
+NUM_ENVS = 2
+EVENTS = ("call", "return", "c_call", "c_return")
+
+
+@pytest.fixture(params=pools.ACTING)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Both kinds of env."""
+    return str(request.param)
+
+
+@pytest.fixture(params=["results", "an error"])
+def acts(request: pytest.FixtureRequest) -> list[str]:
+    """The second env raises in each step, or none does."""
+    return ["", "raise" if request.param == "an error" else ""]
+
+
+@pytest.fixture(params=BACKENDS, ids=str)
+def pool(request: pytest.FixtureRequest, kind: str, acts: list[str], tmp_path: Path) -> Iterator[Any]:
+    own = acting_pool(request.param, kind, NUM_ENVS, tmp_path, acts)
+    own.reset()
+    yield own
+    own.shutdown(timeout=1.0)
+
+
+def send(pool: Any, rows: list[int], in_lane: bool) -> None:
+    work = TensorDict(action=torch.ones(len(rows), dtype=torch.int64), batch_size=[len(rows)])
+    if in_lane:
+        pool.async_step_send(work[0], env_index=rows[0])
+    else:
+        pool.async_step_send(work, rows)
+
+
+def lost(error: RuntimeError) -> bool:
+    """The env's result was being taken, or its work given, when the interrupt came."""
+    return "KeyboardInterrupt() has lost what it gave; reset it" in str(error)
+
+
+def receive_the_rest(pool: Any, wanted: Any) -> bool:
+    """Receives from all that are busy; whether nothing was lost."""
+    well = True
+    while pool._calls.busy:
+        try:
+            with suppress(LookupError):
+                pool.async_step_recv(timeout=PATIENCE, **wanted)
+        except RuntimeError as error:
+            if not lost(error):
+                raise
+            well = False
+    return well
+
+
+@pytest.mark.parametrize("in_lane", [False, True], ids=["batch", "lane"])
+def test_after_a_receive_who_is_busy_is_received_and_who_is_idle_is_stepped_or_reset(
+    pool: Any, acts: list[str], in_lane: bool
+) -> None:
+    rows = [1] if in_lane else [0, 1]
+    wanted: Any = {"env_index": 1} if in_lane else {"min_get": 1}
+
+    def receive() -> None:
+        with suppress(LookupError):
+            pool.async_step_recv(timeout=PATIENCE, **wanted)
+
+    at = left = well = 0
+    came = True
+    while came:
+        at += 1
+        send(pool, rows, in_lane)
+        came, _ = interrupted(receive, at, events=EVENTS)
+        left += bool(pool._calls.busy)
+        is_well = receive_the_rest(pool, wanted)
+        try:
+            send(pool, rows, in_lane)
+        except ResetNeeded:
+            is_well = False
+        receive_the_rest(pool, wanted)
+        well += is_well
+        assert pool.reset()["observation"].tolist() == [[0, 0], [1, 0]]
+    assert 10 < left < at - 10, "interrupts come before what the envs gave is taken, and after"
+    assert ("raise" in acts) or 10 < well < at - 10, "and some cost a transition"
+
+
+@pytest.mark.parametrize("in_lane", [False, True], ids=["batch", "lane"])
+def test_after_a_send_who_is_busy_is_received_and_who_is_idle_is_reset(pool: Any, in_lane: bool) -> None:
+    rows = [1] if in_lane else [0, 1]
+    wanted: Any = {"env_index": 1} if in_lane else {"min_get": 1}
+    at = busy = 0
+    came = True
+    while came:
+        at += 7
+        came, _ = interrupted(partial(send, pool, rows, in_lane), at, events=EVENTS)
+        busy += bool(pool._calls.busy)
+        receive_the_rest(pool, wanted)
+        assert pool.reset()["observation"].tolist() == [[0, 0], [1, 0]]
+    assert at > 50
+    assert busy, "the last one, at least, was not interrupted"

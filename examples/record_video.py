@@ -58,6 +58,8 @@ class RecordGif(gym.vector.VectorWrapper):
 
     def close(self, **kwargs: Any) -> None:
         super().close(**kwargs)
+        if not self.pictures:
+            return
         from PIL import Image
 
         first, *others = (Image.fromarray(picture) for picture in self.pictures)
@@ -69,7 +71,7 @@ class RecordGif(gym.vector.VectorWrapper):
 def act(observations: Array, generator: np.random.Generator) -> Array:
     """At random in the first row; in the second, to the side to which the pole falls."""
     position, velocity, angle, turning = observations.T
-    actions = (0.05 * position + 0.1 * velocity + angle + 0.3 * turning > 0).astype(np.int64)
+    actions: Array = np.where(0.05 * position + 0.1 * velocity + angle + 0.3 * turning > 0, 1, 0)
     actions[:COLUMNS] = generator.integers(2, size=COLUMNS)
     return actions
 

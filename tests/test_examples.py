@@ -200,7 +200,7 @@ def test_a_film_has_a_picture_of_the_reset_and_of_each_step(load: Load, tmp_path
 
 
 @needs("moviepy")
-def test_gymnasiums_own_recorder_films_it_too(load: Load, tmp_path: Path) -> None:
+def test_gymnasiums_recorder_films_it(load: Load, tmp_path: Path) -> None:
     import imageio_ffmpeg
 
     path, fallen = load("record_video").main([f"--folder={tmp_path}", "--steps=60", "--format=mp4"])
@@ -225,19 +225,19 @@ def test_a_film_that_lacks_a_library_says_what_to_install(
 
 @needs("stable_baselines3")
 @pytest.mark.timeout(600)
-def test_sb3_learns_on_workers_and_what_it_saved_is_as_good(run: Run, tmp_path: Path) -> None:
+def test_sb3_learns_on_workers(run: Run, tmp_path: Path) -> None:
     printed = run("ppo_sb3", "--total-steps=12000", "--folder=saved")
     found = re.search(r"^loaded, mean return of 20 episodes: ([\d.]+)", printed, re.MULTILINE)
     assert found, printed
-    assert float(found[1]) > 150  # 500 with any seed tried; a random policy has 22
+    assert float(found[1]) > 100  # over 180 with any seed tried; a random policy has 22
     assert {path.name for path in (tmp_path / "saved").iterdir()} == {"model.zip", "normalisation.pkl"}
 
 
 @needs("stable_baselines3")
-def test_sb3_has_the_same_numbers_without_workers(load: Load, tmp_path: Path, capsys: Capture) -> None:
+def test_sb3_learns_alike_without_workers(load: Load, tmp_path: Path, capsys: Capture) -> None:
     main, printed = load("ppo_sb3").main, []
     for engine in ("workers", "in-process"):
-        main(["--total-steps=1500", "--num-envs=3", f"--engine={engine}", f"--folder={tmp_path}"])
+        main(["--total-steps=1500", "--num-envs=4", f"--engine={engine}", f"--folder={tmp_path}"])
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1]
     assert re.match(r"1536 steps, mean return of the last \d\d episodes: \d\d\.\d\n", printed[0])
@@ -249,17 +249,18 @@ def test_torchrl_learns_on_workers(run: Run) -> None:
     printed = run("ppo_torchrl", "--total-steps=15000")
     found = re.search(r"^15360 steps, mean return of 20 episodes: ([\d.]+)$", printed, re.MULTILINE)
     assert found, printed
-    assert float(found[1]) > 150  # over 400 with any seed tried; a random policy has 22
+    assert float(found[1]) > 100  # over 350 with any seed tried; a random policy has 22
 
 
 @needs("torchrl")
-def test_torchrl_has_the_same_numbers_without_workers(load: Load, capsys: Capture) -> None:
+def test_torchrl_learns_alike_without_workers(load: Load, capsys: Capture) -> None:
     main, printed = load("ppo_torchrl").main, []
     for engine in ("parallel", "serial"):
-        main(["--total-steps=2000", "--num-envs=3", f"--engine={engine}"])
-        printed.append(capsys.readouterr().out)
+        main(["--total-steps=2560", "--num-envs=4", f"--engine={engine}"])
+        lines = capsys.readouterr().out.splitlines()
+        printed.append([line for line in lines if "[torchrl]" not in line])  # TorchRL logs there too
     assert printed[0] == printed[1]
-    assert re.search(r"^   1920 steps, mean return of the last \d\d episodes: \d\d\.\d$", printed[0], re.MULTILINE)
+    assert re.fullmatch(r" *2560 steps, mean return of the last \d\d+ episodes: \d\d\.\d", printed[0][0])
 
 
 @pytest.mark.timeout(600)

@@ -101,7 +101,7 @@ def flat(observations: dict[str, Array]) -> Array:
 
 
 def fly(envs: gym.vector.VectorEnv[Any, Any, Any], weights: Array, seed: int) -> tuple[Array, Array]:
-    """Row i flies one episode by `weights[i]`; each row's return, and whether its last reward was a gain."""
+    """Row i flies one episode by `weights[i]`; each row's return, and whether it docked: it terminated with a gain."""
     observations, _ = envs.reset(seed=seed)
     returns, docked = np.zeros(envs.num_envs), np.zeros(envs.num_envs, bool)
     running = np.ones(envs.num_envs, bool)

@@ -13,6 +13,7 @@ import argparse
 import importlib.util
 import time
 from collections.abc import Sequence
+from contextlib import closing
 
 import gymnasium as gym
 import numpy as np
@@ -152,37 +153,37 @@ def main(argv: Sequence[str] | None = None) -> float:
     episodes: list[tuple[int, float]] = []  # when each ended, in env steps, and its return
     mean_return = 0.0
     start = time.perf_counter()
-    observation, _ = envs.reset(seed=args.seed)
-    ended = torch.zeros(args.num_envs, dtype=torch.bool)
-    steps = updates = 0
-    while steps < args.total_steps:
-        for t in range(ROLLOUT_STEPS):
-            observations[t] = torch.from_numpy(observation)
+    with closing(envs):
+        observation, _ = envs.reset(seed=args.seed)
+        ended = torch.zeros(args.num_envs, dtype=torch.bool)
+        steps = updates = 0
+        while steps < args.total_steps:
+            for t in range(ROLLOUT_STEPS):
+                observations[t] = torch.from_numpy(observation)
+                with torch.no_grad():
+                    actions[t] = agent.policy(observations[t]).sample()
+                alive[t] = ~ended  # the step after an episode's end only resets the env, whatever the action
+                observation, reward, terminations, truncations, infos = envs.step(actions[t].numpy())
+                rewards[t] = torch.from_numpy(reward)
+                terminated[t] = torch.from_numpy(terminations)
+                done[t] = ended = torch.from_numpy(terminations | truncations)
+                steps += args.num_envs
+                if "episode" in infos:
+                    episodes += [(steps, float(value)) for value in infos["episode"]["r"][infos["_episode"]]]
+            observations[ROLLOUT_STEPS] = torch.from_numpy(observation)
+
             with torch.no_grad():
-                actions[t] = agent.policy(observations[t]).sample()
-            alive[t] = ~ended  # the step after an episode's end only resets the env, whatever the action
-            observation, reward, terminations, truncations, infos = envs.step(actions[t].numpy())
-            rewards[t] = torch.from_numpy(reward)
-            terminated[t] = torch.from_numpy(terminations)
-            done[t] = ended = torch.from_numpy(terminations | truncations)
-            steps += args.num_envs
-            if "episode" in infos:
-                episodes += [(steps, float(value)) for value in infos["episode"]["r"][infos["_episode"]]]
-        observations[ROLLOUT_STEPS] = torch.from_numpy(observation)
+                values = agent.value(observations)
+            estimates = advantages(rewards, values, terminated, done)
+            update(agent, optimizer, observations[:-1][alive], actions[alive], estimates[alive], values[:-1][alive])
 
-        with torch.no_grad():
-            values = agent.value(observations)
-        estimates = advantages(rewards, values, terminated, done)
-        update(agent, optimizer, observations[:-1][alive], actions[alive], estimates[alive], values[:-1][alive])
-
-        updates += 1
-        last = [value for _, value in episodes[-100:]]
-        mean_return = sum(last) / max(1, len(last))
-        if updates % 20 == 0:
-            print(f"{steps:>7} steps, {len(episodes):>4} episodes, mean return of the last 100: {mean_return:.1f}")
-        if len(last) == 100 and mean_return > args.target_return:
-            break
-    envs.close()
+            updates += 1
+            last = [value for _, value in episodes[-100:]]
+            mean_return = sum(last) / max(1, len(last))
+            if updates % 20 == 0:
+                print(f"{steps:>7} steps, {len(episodes):>4} episodes, mean return of the last 100: {mean_return:.1f}")
+            if len(last) == 100 and mean_return > args.target_return:
+                break
 
     seconds = time.perf_counter() - start
     print(f"{steps} steps in {seconds:.1f} s, mean return of the last 100 episodes: {mean_return:.2f}")

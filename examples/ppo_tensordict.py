@@ -133,29 +133,30 @@ def main(argv: Sequence[str] | None = None) -> float:
     episodes: list[tuple[int, float]] = []  # when each ended, in env steps, and its return
     mean_return = 0.0
     start = time.perf_counter()
-    td = env.reset()
-    running_return = torch.zeros_like(env.reward_spec.zero())
-    steps = updates = 0
-    while steps < args.total_steps:
-        with torch.no_grad():
-            rollout = env.rollout(ROLLOUT_STEPS, agent, auto_reset=False, tensordict=td, break_when_any_done=False)
-            td = env.step_mdp(rollout[:, -1])  # where the next rollout goes on; it first resets what has ended
-            add_advantages(agent, rollout)
-        update(agent, optimizer, rollout)
+    with env:
+        td = env.reset()
+        running_return = torch.zeros_like(env.reward_spec.zero())
+        steps = updates = 0
+        while steps < args.total_steps:
+            with torch.no_grad():
+                rollout = env.rollout(ROLLOUT_STEPS, agent, auto_reset=False, tensordict=td, break_when_any_done=False)
+                td = env.step_mdp(rollout[:, -1])  # where the next rollout goes on; it first resets what has ended
+                add_advantages(agent, rollout)
+            update(agent, optimizer, rollout)
 
-        for reward, done in zip(rollout["next", "reward"].unbind(1), rollout["next", "done"].unbind(1), strict=True):
-            steps += args.num_envs
-            running_return += reward
-            episodes += [(steps, value) for value in running_return[done].tolist()]
-            running_return[done] = 0
-        updates += 1
-        last = [value for _, value in episodes[-100:]]
-        mean_return = sum(last) / max(1, len(last))
-        if updates % 20 == 0:
-            print(f"{steps:>7} steps, {len(episodes):>4} episodes, mean return of the last 100: {mean_return:.1f}")
-        if len(last) == 100 and mean_return > args.target_return:
-            break
-    env.close()
+            following = rollout["next"]
+            for reward, done in zip(following["reward"].unbind(1), following["done"].unbind(1), strict=True):
+                steps += args.num_envs
+                running_return += reward
+                episodes += [(steps, value) for value in running_return[done].tolist()]
+                running_return[done] = 0
+            updates += 1
+            last = [value for _, value in episodes[-100:]]
+            mean_return = sum(last) / max(1, len(last))
+            if updates % 20 == 0:
+                print(f"{steps:>7} steps, {len(episodes):>4} episodes, mean return of the last 100: {mean_return:.1f}")
+            if len(last) == 100 and mean_return > args.target_return:
+                break
 
     seconds = time.perf_counter() - start
     print(f"{steps} steps in {seconds:.1f} s, mean return of the last 100 episodes: {mean_return:.2f}")

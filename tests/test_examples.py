@@ -1,11 +1,12 @@
 """The programs in examples/ run as they stand; those that learn do learn, from what their episodes really were.
 
-A run that learns takes some 10 seconds here. With GYMBRIDGE_FULL_EXAMPLES=1 each also learns until the mean return is
-over 450, with five seeds.
+A run that learns takes some 10 seconds here. With GYMBRIDGE_FULL_EXAMPLES=1 both PPOs of our own also learn until the
+mean return is over 450, with five seeds. Examples of libraries that are not installed are skipped; tox has them run.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import re
@@ -17,11 +18,22 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from tensordict import TensorDict
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PROCESS_ENGINES = {"ppo_gymnasium": "async", "ppo_tensordict": "parallel"}
 LEARNERS = [*PROCESS_ENGINES]
+OTHERS = [
+    "asyncio_envs",
+    "custom_tensordict_env",
+    "multi_task",
+    "pool_serving",
+    "ppo_sb3",
+    "ppo_torchrl",
+    "quickstart",
+    "record_video",
+]
 
 Run = Callable[..., str]
 Load = Callable[[str], Any]
@@ -65,8 +77,19 @@ def mean_return(printed: str) -> float:
     return float(found[-1])
 
 
+def needs(library: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"{library} is not installed")
+
+
 def test_every_example_is_run_here() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"pool_serving", "quickstart", *LEARNERS}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*OTHERS, *LEARNERS}
+
+
+def test_every_example_is_listed_with_how_to_run_it() -> None:
+    listed = re.findall(r"^\| \[(\w+)\.py\]\((\w+)\.py\) \|", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted((name, name) for name in [*OTHERS, *LEARNERS])
+    for name in [*OTHERS, *LEARNERS]:
+        assert f"\npython examples/{name}.py" in (EXAMPLES / f"{name}.py").read_text(), name
 
 
 def test_quickstart_runs(run: Run) -> None:
@@ -87,6 +110,157 @@ def test_pool_serving_prints_its_table(run: Run) -> None:
     sizes = [float(size) for *_, size in rows]
     assert 3 <= sizes[0] <= 6
     assert sizes[1:] == [3, 6, 6]
+    assert re.search(r"gives \d+\.\d times what stepping all together gives$", printed)
+
+
+def test_asyncio_envs_play_in_the_fewest_guesses(run: Run) -> None:
+    """Each env has its own conversation with the server: with a mixed-up answer an episode would take more."""
+    printed = run("asyncio_envs", "--num-envs=40", "--transitions=1000")
+    found = re.match(r"40 envs, (\d+) episodes of ([\d.]+) guesses, (\d) at most\n", printed)
+    assert found, printed
+    assert 1000 / 7 - 40 <= int(found[1]) <= 1100
+    assert 4 < float(found[2]) < 7  # 5.8 over all numbers
+    assert int(found[3]) == 7
+
+
+def test_asyncio_envs_wait_all_at_once(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server gives its first answer once all envs have asked, which one after the other they never would."""
+    example, num_envs = load("asyncio_envs"), 12
+    asked: list[object] = []
+    all_have = asyncio.Event()
+
+    async def think(server: object) -> None:
+        asked.append(server)
+        if len(asked) == num_envs:
+            all_have.set()
+        await all_have.wait()
+
+    monkeypatch.setattr(example.Server, "think", think)
+    guesses = example.main([f"--num-envs={num_envs}", "--transitions=200"])
+    assert guesses
+    assert max(guesses) <= 7
+    # a request for each reset and guess, those included that were under way at the end
+    assert 200 + num_envs + len(guesses) <= len(asked) <= 200 + 3 * num_envs + len(guesses)
+
+
+def test_a_policy_for_a_custom_env_is_learned_through_gymnasium(run: Run) -> None:
+    printed = run("custom_tensordict_env", "--num-envs=64", "--generations=10")
+    shares = re.findall(r"^(.+): +(\d+)%(?: of 64)? docked", printed, re.MULTILINE)
+    assert [name for name, _ in shares] == [*(f"generation {i}" for i in range(10)), "trained", "no pilot"]
+    shares_of = {name: int(share) for name, share in shares}
+    assert shares_of["generation 0"] < 10  # random weights
+    assert shares_of["no pilot"] == 0
+    assert shares_of["trained"] > 80  # all, with any seed tried
+
+
+def test_the_custom_env_ends_as_it_says(load: Load) -> None:
+    """A craft docks, another is lost, a third runs out of time; a fourth goes on, and one that is masked stays."""
+    env = load("custom_tensordict_env").Docking(5)
+    td = env.reset()
+    env.position = torch.tensor([[0.1, 0.0], [5.99, 0.0], [3.0, 0.0], [3.0, 0.0], [3.0, 0.0]])
+    env.velocity = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
+    env.steps = torch.tensor([[1], [1], [99], [98], [99]])
+    td["action"] = torch.zeros(5, 2)
+    td["_step"] = torch.tensor([True, True, True, True, False])
+    td, td_ = env.step_and_maybe_reset(td)
+    assert td["next", "terminated"].flatten().tolist() == [True, True, False, False, False]
+    assert td["next", "truncated"].flatten().tolist() == [False, False, True, False, False]
+    assert td["next", "reward"].flatten().tolist() == pytest.approx([10.0, -10.2, 0.0, 0.0, 0.0])
+    assert env.steps.flatten().tolist() == [0, 0, 0, 99, 99]
+    torch.testing.assert_close(td_["position"][:3].norm(dim=-1), torch.full((3,), 3.0))  # new episodes
+    assert env.position[3:].tolist() == [[3.0, 0.0], [3.0, 0.0]]
+
+
+def test_a_policy_serves_a_batch_of_three_tasks(load: Load, capsys: Capture) -> None:
+    returns = load("multi_task").main(["--num-envs=1", "--steps=500"])
+    assert [*returns] == ["CartPole-v1", "MountainCar-v0", "Pendulum-v1"]
+    # a random policy has 22, -200 and -1200 or so
+    assert returns["CartPole-v1"][1] == 500 > 5 * returns["CartPole-v1"][0]
+    assert returns["MountainCar-v0"][1] > -150 > returns["MountainCar-v0"][0]
+    assert returns["Pendulum-v1"][1] > -400 > returns["Pendulum-v1"][0]
+    assert capsys.readouterr().out.endswith("for one network that takes them all: [3, 4]\n")
+
+
+def test_workers_run_the_three_tasks_alike(load: Load) -> None:
+    main = load("multi_task").main
+    here = main(["--num-envs=2", "--steps=200"])
+    assert len({value for values in here.values() for value in values}) >= 5  # it is not all zeros
+    assert main(["--num-envs=2", "--steps=200", "--engine=parallel"]) == here
+
+
+def test_a_film_has_a_picture_of_the_reset_and_of_each_step(load: Load, tmp_path: Path) -> None:
+    path, fallen = load("record_video").main([f"--folder={tmp_path}", "--steps=60"])
+    with Image.open(path) as film:
+        assert (film.format, film.n_frames, film.size) == ("GIF", 61, (900, 400))
+        first = film.convert("RGB").tobytes()
+        film.seek(60)
+        assert film.convert("RGB").tobytes() != first
+        assert film.info["duration"] == 40
+    assert fallen[0] > 0 == fallen[1]  # the upper row acts at random, the lower one balances
+
+
+@needs("moviepy")
+def test_gymnasiums_recorder_films_it(load: Load, tmp_path: Path) -> None:
+    import imageio_ffmpeg
+
+    path, fallen = load("record_video").main([f"--folder={tmp_path}", "--steps=60", "--format=mp4"])
+    frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(path))
+    assert (frames, seconds) == (61, pytest.approx(61 / 25, abs=0.05))
+    assert fallen[0] > 0 == fallen[1]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "library", "told"),
+    [("gif", "PIL", "pip install 'gymbridge[examples]'"), ("mp4", "moviepy", "pip install moviepy")],
+)
+def test_a_film_that_lacks_a_library_says_what_to_install(
+    suffix: str, library: str, told: str, load: Load, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    example = load("record_video")
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(SystemExit, match="2"):
+        example.main([f"--format={suffix}"])
+    assert told in capsys.readouterr().err
+
+
+@needs("stable_baselines3")
+@pytest.mark.timeout(600)
+def test_sb3_learns_on_workers(run: Run, tmp_path: Path) -> None:
+    printed = run("ppo_sb3", "--total-steps=12000", "--folder=saved")
+    found = re.search(r"^loaded, mean return of 20 episodes: ([\d.]+)", printed, re.MULTILINE)
+    assert found, printed
+    assert float(found[1]) > 100  # over 180 with any seed tried; a random policy has 22
+    assert {path.name for path in (tmp_path / "saved").iterdir()} == {"model.zip", "normalisation.pkl"}
+
+
+@needs("stable_baselines3")
+def test_sb3_learns_alike_without_workers(load: Load, tmp_path: Path, capsys: Capture) -> None:
+    main, printed = load("ppo_sb3").main, []
+    for engine in ("workers", "in-process"):
+        main(["--total-steps=1500", "--num-envs=4", f"--engine={engine}", f"--folder={tmp_path}"])
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert re.match(r"1536 steps, mean return of the last \d\d episodes: \d\d\.\d\n", printed[0])
+
+
+@needs("torchrl")
+@pytest.mark.timeout(600)
+def test_torchrl_learns_on_workers(run: Run) -> None:
+    printed = run("ppo_torchrl", "--total-steps=15000")
+    found = re.search(r"^15360 steps, mean return of 20 episodes: ([\d.]+)$", printed, re.MULTILINE)
+    assert found, printed
+    assert float(found[1]) > 100  # over 350 with any seed tried; a random policy has 22
+
+
+@needs("torchrl")
+def test_torchrl_learns_alike_without_workers(load: Load, capsys: Capture) -> None:
+    main, printed = load("ppo_torchrl").main, []
+    for engine in ("parallel", "serial"):
+        main(["--total-steps=2560", "--num-envs=4", f"--engine={engine}"])
+        lines = capsys.readouterr().out.splitlines()
+        printed.append([line for line in lines if "[torchrl]" not in line])  # TorchRL logs there too
+    assert printed[0] == printed[1]
+    assert re.fullmatch(r" *2560 steps, mean return of the last \d\d+ episodes: \d\d\.\d", printed[0][0])
 
 
 @pytest.mark.timeout(600)

@@ -41,7 +41,7 @@ from gymbridge.specs import Bounded, Categorical, Composite, OneHot, Unbounded
 from gymbridge.vector import TensorDictVectorEnv
 
 pytestmark = [
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning"),
 ]
 

@@ -43,7 +43,7 @@ Maker = Callable[..., Any]
 Leaves = dict[tuple[str, ...], Any]
 
 pytestmark = [
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
 ]
 

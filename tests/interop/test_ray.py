@@ -38,7 +38,10 @@ from gymbridge.errors import UnpicklableError, WorkerDiedError, WorkerStartError
 from gymbridge.interop.ray import RayAsyncEnvPool
 from gymbridge.vector import PoolVectorEnv, SyncVectorEnv, TensorDictVectorEnv
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux has them")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux has them"),
+    pytest.mark.timeout(300),
+]
 
 MARK = ("info", "worker_restarted")
 
@@ -55,7 +58,7 @@ def started() -> Iterator[Callable[..., Any]]:
     pools: list[Any] = []
 
     def start(makers: Any, **options: Any) -> Any:
-        pools.append(AsyncEnvPool(makers, backend="ray", **options))
+        pools.append(AsyncEnvPool(makers, backend="ray", **{"start_timeout": 240.0, **options}))
         return pools[-1]
 
     yield start

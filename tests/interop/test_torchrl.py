@@ -52,7 +52,7 @@ from gymbridge.vector import AsyncVectorEnv, SyncVectorEnv, from_vector_env
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find the tests
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 NUM_ENVS = 3
 ENGINES: dict[str, Callable[..., EnvBase]] = {

@@ -19,7 +19,7 @@ from torchrl import data as theirs
 from gymbridge import specs as own
 from gymbridge.interop.torchrl_specs import ChosenData, UnsupportedSpecError, spec_from_torchrl, spec_to_torchrl
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 WIDE = (torch.uint16, torch.uint32, torch.uint64)
 """dtypes that torch cannot compare, and TorchRL's domain checks not either."""

@@ -1,4 +1,4 @@
-"""How batches of envs are timed, whoever's they are: what ``gymbridge bench`` and the programs in ``benchmarks/`` share.
+"""How batches of envs are timed, whoever has made them: for ``gymbridge bench`` and the programs in ``benchmarks/``.
 
 - :mod:`~gymbridge.benchmarking.rounds`: several candidates, timed in turn.
 - :mod:`~gymbridge.benchmarking.drivers`: how a batch is stepped while it is timed.

@@ -163,7 +163,8 @@ def _show(console: Console, env: NamedEnv, columns: Columns, baseline: str | Non
     from rich.text import Text
 
     to = "the best of the column" if baseline is None else baseline
-    table = Table(title=Text(f"{env.name}: microseconds for a step of all N envs (times {to})"), title_justify="left")
+    console.print(Text(f"{env.name}: microseconds for a step of all N envs (times {to})", "bold"), soft_wrap=True)
+    table = Table()
     table.add_column("engine")
     table.add_column("results")
     for num_envs in columns:

@@ -44,8 +44,9 @@ def plot_costs(
     axes = figure.subplots()
     axes.set_title(title)
     if len(num_envs) == 1:
-        names = [name for name, (cost,) in costs.items() if cost is not None]
-        bars = axes.barh(names, [costs[name][0] for name in names])
+        with_cost = [(name, cost) for name, (cost,) in costs.items() if cost is not None]
+        names = [name for name, _ in with_cost]
+        bars = axes.barh(names, [cost for _, cost in with_cost])
         for name, bar in zip(names, bars, strict=True):
             bar.set_color("C0" if name.startswith(emphasised) else "0.6")
         axes.bar_label(bars, fmt="%.3g", padding=3)

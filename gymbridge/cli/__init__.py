@@ -26,7 +26,7 @@ import gymbridge
 
 __all__ = ["FAILED", "INTERRUPTED", "CommandError", "main"]
 
-COMMANDS = ("bench", "info")
+COMMANDS = ("bench", "tune", "demo", "info")
 """Modules of this package, in the order of the help."""
 
 FAILED = 2

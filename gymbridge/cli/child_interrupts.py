@@ -28,7 +28,7 @@ def children_without_interrupts() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     if hasattr(signal, "pthread_sigmask"):
-        BaseProcess.start = start_without  # type: ignore[method-assign]
+        BaseProcess.start = start_without  # type: ignore[assignment,method-assign]
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -78,17 +79,17 @@ def env_called(name: str) -> NamedEnv:
 
     Example:
         >>> env_called("CartPole-v1").expression
-        "'CartPole-v1'"
+        '"CartPole-v1"'
     """
     module_name, colon, attribute = name.partition(":")
     if not colon:
         _require_registered(name, name)
-        return NamedEnv(name, name, "", repr(name))
+        return NamedEnv(name, name, "", json.dumps(name))
     found, module_name = _imported(module_name, name)
     for part in attribute.split("."):
         if not part or not hasattr(found, part):
             _require_registered(attribute, name)
-            return NamedEnv(name, name, "", repr(name))
+            return NamedEnv(name, name, "", json.dumps(name))
         found = getattr(found, part)
     if not callable(found):
         raise CommandError(

@@ -13,10 +13,6 @@ def picture_formats() -> list[str]:
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
-
-    Example:
-        >>> {"png", "svg"} <= set(picture_formats())
-        True
     """
     from matplotlib.backend_bases import FigureCanvasBase
 

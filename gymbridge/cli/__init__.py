@@ -54,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: arguments that it does not know, with status 2, or a call for help, with status 0.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # what a terminal cannot show is no reason to fail
+            stream.reconfigure(errors="replace")
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:

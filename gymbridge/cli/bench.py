@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gymbridge.benchmarking.machine import PEERS, circumstances
-from gymbridge.benchmarking.rounds import Cell, measure
+from gymbridge.benchmarking.rounds import Cell, closed, measure
 from gymbridge.cli import CommandError
 from gymbridge.cli.bench_engines import ALONE, ENGINES, EnvTraits
 from gymbridge.cli.child_interrupts import children_without_interrupts
@@ -115,7 +115,7 @@ def _traits(env: NamedEnv) -> EnvTraits:
         return EnvTraits(kind_of(made, env.name), has_coroutines(made))
     finally:
         if not has_coroutines(made):  # whose close may be one too
-            made.close()
+            closed(made.close)
 
 
 def _choice(wanted: Sequence[str], traits: EnvTraits, *, named: bool) -> tuple[list[str], dict[str, str]]:

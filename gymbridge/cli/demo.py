@@ -186,7 +186,7 @@ def carts(observations: Any) -> str:
 
     Example:
         >>> print(carts(np.array([[0.0, 0.0, 0.0, 0.0], [2.4, 0.0, 0.2, 0.0]])))
-            │            ╱
+            │            /
         ────▀────────────▀
     """
     lines = []
@@ -194,7 +194,7 @@ def carts(observations: Any) -> str:
         poles, tracks = [], []
         for position, _, angle, _ in observations[first : first + _CARTS_A_LINE]:
             column = round((min(max(position, -2.4), 2.4) + 2.4) / 4.8 * (_CART_COLUMNS - 1))
-            pole = "│" if abs(angle) < 0.04 else "╱" if angle > 0 else "╲"
+            pole = "│" if abs(angle) < 0.04 else "/" if angle > 0 else "\\"
             poles.append(f"{'':{column}}{pole}{'':{_CART_COLUMNS - column - 1}}")
             tracks.append(f"{'':─<{column}}▀{'':─<{_CART_COLUMNS - column - 1}}")
         lines += ["".join(poles).rstrip(), "".join(tracks)]
@@ -316,9 +316,9 @@ def _pool(console: Console, seconds: float) -> None:
             (f"env {i}, {ms} ms a step", float(count), f"{count:,} steps")
             for i, (ms, count) in enumerate(zip(means_ms, counts, strict=True))
         ]
-        together = len(means_ms) * elapsed / (max(means_ms) * 1e-3)
-        told = f"{sum(counts) / elapsed:,.0f} a second; all together, at the pace of the slowest: {together / elapsed:,.0f}"
-        rows.append(("all", 0.0, f"{sum(counts):,} steps, {told}"))
+        rate, rate_together = sum(counts) / elapsed, len(means_ms) / (max(means_ms) * 1e-3)
+        told = f"{sum(counts):,} steps, {rate:,.0f} a second (at the pace of the slowest: {rate_together:,.0f})"
+        rows.append(("all", 0.0, told))
         return _bars(rows)
 
     heading = "A pool serves whoever is ready: AsyncEnvPool(...)"

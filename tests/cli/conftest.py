@@ -1,0 +1,26 @@
+"""What tests of the command line share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _undone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A command changes what its process keeps: where modules are looked for, and torch's threads."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    torch = sys.modules.get("torch")
+    num_threads = torch.get_num_threads() if torch is not None else None
+    yield
+    if torch is not None:
+        torch.set_num_threads(num_threads)
+
+
+@pytest.fixture
+def env_folder() -> Path:
+    """The folder with ``cli_envs.py``."""
+    return Path(__file__).parents[1]

@@ -1,0 +1,135 @@
+"""Envs and makers that tests of the command line name."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+not_callable = 3
+
+
+class Counting(gym.Env[Any, Any]):
+    """Observes how many steps it has made; an episode has five."""
+
+    observation_space = gym.spaces.Dict({"count": gym.spaces.Box(0, 100, (2,), np.float32)})
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        return self.observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        return self.observation(), float(action), self.count == 5, False, {}
+
+    def observation(self) -> dict[str, Any]:
+        return {"count": np.full(2, self.count, np.float32)}
+
+
+class Sleeping(Counting):
+    """Sleeps in each step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(2e-3)
+        return super().step(action)
+
+
+class Awaited(Counting):
+    """Its steps and resets are coroutines."""
+
+    async def reset(self, **kwargs: Any) -> Any:  # type: ignore[override]
+        return Counting.reset(self, **kwargs)
+
+    async def step(self, action: Any) -> Any:
+        return Counting.step(self, action)
+
+
+class Unmade(Counting):
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise LookupError("no such map: [moon]\nand a second line")
+
+
+class Raising(Counting):
+    """Raises in its first step."""
+
+    def step(self, action: Any) -> Any:
+        raise ArithmeticError("stepped too far")
+
+
+class RaisingInWorkers(Counting):
+    """Raises in its first step where that is in another process than it was imported in first."""
+
+    def step(self, action: Any) -> Any:
+        if os.environ["CLI_ENVS_PID"] != str(os.getpid()):
+            raise ArithmeticError("stepped elsewhere")
+        return super().step(action)
+
+
+class Telling(Counting):
+    """Writes its process id to a pipe that the environment names, once a process."""
+
+    _told = 0
+
+    def step(self, action: Any) -> Any:
+        if Telling._told != os.getpid():
+            Telling._told = os.getpid()
+            with Path(os.environ["CLI_ENVS_PIPE"]).open("a") as pipe:
+                pipe.write(f"{os.getpid()}\n")
+        return super().step(action)
+
+
+class Holder:
+    """Has a maker."""
+
+    @staticmethod
+    def make() -> Counting:
+        return Counting()
+
+
+def no_env() -> object:
+    return object()
+
+
+def vector_env() -> Any:
+    return gym.vector.SyncVectorEnv([Counting])
+
+
+def tensordict_env() -> Any:
+    import torch
+    from tensordict import TensorDict
+
+    from gymbridge.envs import EnvBase
+    from gymbridge.specs import Categorical, Composite, Unbounded
+
+    class TensorDictCounting(EnvBase):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_spec = Composite(count=Unbounded((1,), dtype=torch.int64))
+            self.action_spec = Categorical(2)
+            self.reward_spec = Unbounded((1,))
+
+        def _reset(self, tensordict: Any, **kwargs: Any) -> Any:
+            self.count = torch.zeros(1, dtype=torch.int64)
+            return TensorDict({"count": self.count, "terminated": self.count < 0}, batch_size=[])
+
+        def _step(self, tensordict: Any) -> Any:
+            self.count = self.count + 1
+            done = self.count >= 5
+            return TensorDict({"count": self.count, "reward": torch.ones(1), "terminated": done}, batch_size=[])
+
+        def _set_seed(self, seed: int | None) -> None:
+            pass
+
+    return TensorDictCounting()
+
+
+if "CLI-Registered-v0" not in gym.registry:
+    gym.register("CLI-Registered-v0", Counting)

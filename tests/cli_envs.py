@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,6 @@ class Counting(gym.Env[Any, Any]):
 
     def observation(self) -> dict[str, Any]:
         return {"count": np.full(2, self.count, np.float32)}
-
-
-class Sleeping(Counting):
-    """Sleeps in each step."""
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        time.sleep(2e-3)
-        return super().step(action)
 
 
 class Awaited(Counting):
@@ -100,35 +91,6 @@ def no_env() -> object:
 
 def vector_env() -> Any:
     return gym.vector.SyncVectorEnv([Counting])
-
-
-def tensordict_env() -> Any:
-    import torch
-    from tensordict import TensorDict
-
-    from gymbridge.envs import EnvBase
-    from gymbridge.specs import Categorical, Composite, Unbounded
-
-    class TensorDictCounting(EnvBase):
-        def __init__(self) -> None:
-            super().__init__()
-            self.observation_spec = Composite(count=Unbounded((1,), dtype=torch.int64))
-            self.action_spec = Categorical(2)
-            self.reward_spec = Unbounded((1,))
-
-        def _reset(self, tensordict: Any, **kwargs: Any) -> Any:
-            self.count = torch.zeros(1, dtype=torch.int64)
-            return TensorDict({"count": self.count, "terminated": self.count < 0}, batch_size=[])
-
-        def _step(self, tensordict: Any) -> Any:
-            self.count = self.count + 1
-            done = self.count >= 5
-            return TensorDict({"count": self.count, "reward": torch.ones(1), "terminated": done}, batch_size=[])
-
-        def _set_seed(self, seed: int | None) -> None:
-            pass
-
-    return TensorDictCounting()
 
 
 if "CLI-Registered-v0" not in gym.registry:

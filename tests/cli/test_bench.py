@@ -29,7 +29,10 @@ def figures(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[d
     ("env", "engines"),
     [
         ("cli_envs:Counting", f"{OURS},gymnasium-*"),
-        ("cli_envs:tensordict_env", "alone,gymbridge-serial,gymbridge-parallel,gymbridge-tensor*,gymbridge-pool-[tp]*"),
+        (
+            "cli_tensordict_envs:Counting",
+            "alone,gymbridge-serial,gymbridge-parallel,gymbridge-tensor*,gymbridge-pool-[tp]*",
+        ),
         ("cli_envs:Awaited", "gymbridge-pool-asyncio"),
     ],
 )
@@ -38,7 +41,7 @@ def test_every_engine_that_takes_the_env_is_timed(env: str, engines: str, capsys
     cells = found["figures"]
     assert {cell["engine"]: cell["failure"] for cell in cells} == dict.fromkeys(cell["engine"] for cell in cells)
     assert all(len(cell["us_per_step_rounds"]) == 2 and cell["us_per_step"] > 0 for cell in cells)
-    kind = "TensorDict" if env.endswith("tensordict_env") else "gymnasium"
+    kind = "TensorDict" if env.startswith("cli_tensordict") else "gymnasium"
     traits = EnvTraits(kind, awaited=env.endswith("Awaited"))
     of_this_env = {name for name, engine in ENGINES.items() if engine.needs is None and not engine.why_not(traits)}
     if traits.awaited:

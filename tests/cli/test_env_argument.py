@@ -89,7 +89,7 @@ def test_what_is_no_env_is_told_in_a_line(name: str, said: str) -> None:
 )
 def test_a_module_that_fails_is_told_in_a_line(text: str, said: str, in_folder: Callable[[str, str], None]) -> None:
     in_folder("envs_that_fail", text)
-    with pytest.raises(CommandError, match="^envs_that_fail:make: ") as raised:
+    with pytest.raises(CommandError, match=r"^envs_that_fail:make: ") as raised:
         env_called("envs_that_fail:make")
     assert said.format("envs_that_fail") in str(raised.value)
 

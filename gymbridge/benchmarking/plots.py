@@ -22,7 +22,7 @@ def picture_formats() -> list[str]:
 def plot_costs(
     file: Path, title: str, num_envs: Sequence[int], costs: Mapping[str, Sequence[float | None]], emphasised: str
 ) -> None:
-    """Draws what a step of all envs costs, a line a candidate, or a bar where there is one number of envs.
+    """Draws what a step of all envs costs, a line a candidate, or a point where there is one number of envs.
 
     Args:
         file: where to write it; its suffix is the format.
@@ -34,6 +34,7 @@ def plot_costs(
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
+    from matplotlib import colormaps
     from matplotlib.figure import Figure  # not pyplot, which looks for a display
 
     figure = Figure(figsize=(9, 5.5), layout="constrained")
@@ -41,16 +42,17 @@ def plot_costs(
     axes.set_title(title)
     if len(num_envs) == 1:
         with_cost = [(name, cost) for name, (cost,) in costs.items() if cost is not None]
-        names = [name for name, _ in with_cost]
-        bars = axes.barh(names, [cost for _, cost in with_cost])
-        for name, bar in zip(names, bars, strict=True):
-            bar.set_color("C0" if name.startswith(emphasised) else "0.6")
-        axes.bar_label(bars, fmt="%.3g", padding=3)
+        for name, cost in with_cost:
+            axes.plot([cost], [name], marker="o", color="C0" if name.startswith(emphasised) else "0.5")
+            label = f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}"
+            axes.annotate(label, (cost, name), xytext=(8, 0), textcoords="offset points", va="center")
         axes.invert_yaxis()
         axes.set_xscale("log")
         axes.margins(x=0.15)
+        axes.grid(visible=True, axis="y", alpha=0.25)
         axes.set_xlabel(f"microseconds for a step of {num_envs[0]} envs")
     else:
+        axes.set_prop_cycle(color=colormaps["tab20"](range(20)))
         for name, own in costs.items():
             points = [(n, cost) for n, cost in zip(num_envs, own, strict=True) if cost is not None]
             if points:

@@ -91,10 +91,11 @@ def _verdict(outcome: Outcome, best: Outcome, reason: str) -> str:
     if outcome.final.failure:
         return f"failed: {outcome.final.failure}"
     ratio = times(outcome, best)
-    how_much = "as long" if ratio < 1.005 else f"{ratio:.2f} times as long"
+    if ratio < 1.005:
+        return f"no slower, in {outcome.batch.processes} processes"
     own = told(min(outcome.us, outcome.batch.least_us))
     in_turn = f" ({outcome.batch.in_turn} in turn)" if outcome.batch.in_turn > 1 else ""
-    return f"{how_much}: {own} of it are the envs' own time{in_turn}, the rest is {_what_costs(outcome)}"
+    return f"{ratio:.2f} times as long: {own} of it are the envs' own time{in_turn}, the rest is {_what_costs(outcome)}"
 
 
 def _what_costs(outcome: Outcome) -> str:

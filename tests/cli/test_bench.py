@@ -70,10 +70,12 @@ def test_table_file_and_picture_have_the_same_engines(tmp_path: Path, capsys: py
     assert [cell["ratio"] for cell in cells if cell["engine"] == "gymnasium-sync"] == [1.0, 1.0]
 
 
-def test_a_picture_of_one_number_of_envs_has_bars(tmp_path: Path) -> None:
+def test_a_picture_of_one_number_of_envs_has_a_point_an_engine(tmp_path: Path) -> None:
     picture = tmp_path / "costs.svg"
     assert main(["bench", "CartPole-v1", "-n2", "--engines=gymbridge-sync", *QUICK, f"--plot={picture}"]) == 0
-    assert "microseconds for a step of 2 envs" in picture.read_text()
+    text = picture.read_text()
+    assert "microseconds for a step of 2 envs" in text
+    assert "gymbridge SyncVectorEnv" in text
 
 
 def test_an_engine_that_fails_is_told_in_a_line_and_the_others_are_timed(

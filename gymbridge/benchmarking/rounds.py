@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-__all__ = ["Build", "Cell", "Close", "Run", "measure", "started", "steps_for", "timed"]
+__all__ = ["Build", "Cell", "Close", "Run", "closed", "in_short", "measure", "steps_for", "timed"]
 
 Run = Callable[[int], object]
 """Makes so many steps."""
@@ -57,22 +57,6 @@ def steps_for(run: Run, seconds: float) -> int:
         steps *= 2
 
 
-def started(build: Build, first_steps: int = 1) -> tuple[Run, Close] | str:
-    """A candidate after its first steps, or why there is none."""
-    try:
-        run, close = build()
-    except Exception as error:
-        return in_short(error)
-    try:
-        run(first_steps)
-    except BaseException as error:
-        closed(close)
-        if not isinstance(error, Exception):
-            raise
-        return in_short(error)
-    return run, close
-
-
 def in_short(error: BaseException) -> str:
     """An error in a line: its type, and the first line of what it says.
 
@@ -91,7 +75,12 @@ def closed(close: Close) -> None:
 
 
 def measure(
-    builds: Mapping[str, Build], rounds: int, seconds: float, *, turn: Callable[[str], object] = lambda name: None
+    builds: Mapping[str, Build],
+    rounds: int,
+    seconds: float,
+    *,
+    turn: Callable[[str], object] = lambda name: None,
+    interrupted: Callable[[], object] = lambda: None,
 ) -> dict[str, Cell]:
     """Builds all candidates, then times them in turn.
 
@@ -101,45 +90,49 @@ def measure(
         rounds: how often each gets its turn.
         seconds: how long a turn takes, about: as many steps as take that long, one at least.
         turn: told whose turn it is: ``2 + rounds`` times each, of which the first is for building.
+        interrupted: called where this is interrupted, before the candidates are closed: some would wait for a step that
+            was under way.
 
     Returns:
         A cell for each candidate.
     """
     cells: dict[str, Cell] = {}
     running: dict[str, tuple[Run, Close]] = {}
+    steps: dict[str, int] = {}
+    figures: dict[str, list[float]] = {name: [] for name in builds}
 
-    def drop(name: str, error: Exception) -> None:
-        cells[name] = Cell(failure=in_short(error))
-        closed(running.pop(name)[1])
+    def start(name: str) -> None:
+        running[name] = builds[name]()
+        running[name][0](1)
 
-    try:
-        for name, build in builds.items():
-            turn(name)
-            outcome = started(build)
-            if isinstance(outcome, str):
-                cells[name] = Cell(failure=outcome)
-            else:
-                running[name] = outcome
-        gc.collect()
-        gc.freeze()  # what has been built would otherwise be looked through again in every collection
-        steps: dict[str, int] = {}
-        figures: dict[str, list[float]] = {name: [] for name in running}
-        for name, (run, _) in list(running.items()):
+    def find_steps(name: str) -> None:
+        steps[name] = steps_for(running[name][0], seconds)
+
+    def take_time(name: str) -> None:
+        figures[name].append(timed(running[name][0], steps[name]))
+
+    def each(names: Iterable[str], action: Callable[[str], None]) -> None:
+        for name in list(names):
             turn(name)
             try:
-                steps[name] = steps_for(run, seconds)
+                action(name)
             except Exception as error:
-                drop(name, error)
+                cells[name] = Cell(failure=in_short(error))
+                if name in running:
+                    closed(running.pop(name)[1])
+
+    try:
+        each(builds, start)
+        gc.collect()
+        gc.freeze()  # what has been built would otherwise be looked through again in every collection
+        each(running, find_steps)
         for _ in range(rounds):
-            for name, (run, _) in list(running.items()):
-                turn(name)
-                try:
-                    figures[name].append(timed(run, steps[name]))
-                except Exception as error:
-                    drop(name, error)
-        cells.update({name: Cell(tuple(figures[name])) for name in running})
+            each(running, take_time)
+    except BaseException:
+        interrupted()
+        raise
     finally:
         gc.unfreeze()
         for _, close in running.values():
             closed(close)
-    return {name: cells[name] for name in builds}
+    return {name: cells.get(name) or Cell(tuple(figures[name])) for name in builds}

@@ -59,8 +59,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Times them, and shows the figures."""
     env = env_called(arguments.env)
     wanted = _engines_called(arguments.engines)
-    if arguments.baseline is not None:
-        wanted = [name for name in ENGINES if name in {*wanted, *_engines_called([arguments.baseline])}]
+    baseline = arguments.baseline
+    if baseline is not None:
+        if baseline not in ENGINES:
+            raise CommandError(f"--baseline: got {baseline!r}, expected one of {', '.join(ENGINES)}")
+        wanted = [name for name in ENGINES if name in {*wanted, baseline}]
     for file in (arguments.plot, None if arguments.json in (None, "-") else Path(arguments.json)):
         if file is not None and not file.absolute().parent.is_dir():
             raise CommandError(f"{file}: there is no folder {file.absolute().parent}")
@@ -68,6 +71,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         _require_picture(arguments.plot)
     traits = _traits(env)
     timed, left_out = _choice(wanted, traits, named=arguments.engines is not None)
+    if baseline is not None and baseline not in timed:
+        raise CommandError(f"--baseline: {baseline} {ENGINES[baseline].why_not(traits)}")
     if not timed:
         raise CommandError(f"{env.name}: no engine to time: " + "; ".join(f"{n}: {why}" for n, why in left_out.items()))
 
@@ -78,11 +83,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             columns[num_envs] = _timed(env, num_envs, timed, arguments, progress)
 
     about = {"env": env.name, **circumstances((*PEERS, "envpool")), "rounds": str(arguments.rounds)}
-    figures = _as_json(columns, arguments.baseline)
+    figures = _as_json(columns, baseline)
     if arguments.json == "-":
         print(json.dumps({"about": about, "figures": figures}, indent=1))
     else:
-        _show(console, env, columns, arguments.baseline, about)
+        _show(console, env, columns, baseline, about)
     _tell_what_is_not_timed(columns, left_out)
     if arguments.json not in (None, "-"):
         Path(arguments.json).write_text(json.dumps({"about": about, "figures": figures}, indent=1) + "\n")
@@ -142,8 +147,13 @@ def _timed(
             )
     builds = {name: partial(ENGINES[name].build, env, num_envs) for name in names if name not in cells}
     progress.stage(f"timing {env.name}, N={num_envs}", len(builds) * (2 + arguments.rounds))
-    with children_without_interrupts():
-        cells |= measure(builds, arguments.rounds, arguments.seconds, turn=progress.turn)
+    with children_without_interrupts() as end_children:
+
+        def end_at_once() -> None:
+            end_children()
+            sys.unraisablehook = lambda _: None  # this program ends; what they belonged to complains when collected
+
+        cells |= measure(builds, arguments.rounds, arguments.seconds, turn=progress.turn, interrupted=end_at_once)
     return {name: cells[name] for name in names}
 
 

@@ -71,7 +71,7 @@ class BenchEngine:
     def why_not(self, traits: EnvTraits) -> str:
         """Why it cannot be timed with an env; empty where it can, as far as can be told without trying."""
         if self.needs is not None and find_spec(self.needs[1]) is None:
-            return f"{self.needs[0]} is not installed"
+            return f"needs {self.needs[0]}, which is not installed"
         if traits.kind not in self.takes:
             return f"takes no {traits.kind} env"
         if traits.awaited and not self.awaits:
@@ -205,10 +205,10 @@ def _envpool(env: NamedEnv, num_envs: int) -> tuple[Run, Close]:
 
 
 def _closing(engine: Any, driven: Callable[[], tuple[Run, Close]]) -> tuple[Run, Close]:
-    """How an engine is driven; it is closed where it cannot be."""
+    """How an engine is driven; it is closed where it cannot be, unless that is interrupted: some would wait."""
     try:
         return driven()
-    except BaseException:
+    except Exception:
         engine.close()
         raise
 

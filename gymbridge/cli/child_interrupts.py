@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 
@@ -12,10 +12,11 @@ __all__ = ["children_without_interrupts"]
 
 
 @contextmanager
-def children_without_interrupts() -> Iterator[None]:
+def children_without_interrupts() -> Iterator[Callable[[], None]]:
     """What ``multiprocessing`` starts in the block does not hear of Ctrl-C, and is gone after it.
 
-    gymbridge's own workers ignore it anyway; others would each print a traceback.
+    gymbridge's own workers ignore it anyway; others would each print a traceback. The block is given a function that
+    ends these processes.
     """
     before = set(multiprocessing.active_children())
     start = BaseProcess.start
@@ -27,12 +28,15 @@ def children_without_interrupts() -> Iterator[None]:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
+    def end_children() -> None:
+        for child in set(multiprocessing.active_children()) - before:
+            child.kill()
+            child.join()
+
     if hasattr(signal, "pthread_sigmask"):
         BaseProcess.start = start_without  # type: ignore[assignment,method-assign]
     try:
-        yield
+        yield end_children
     finally:
         BaseProcess.start = start  # type: ignore[method-assign]
-        for child in set(multiprocessing.active_children()) - before:  # whose close failed, or was interrupted
-            child.kill()
-            child.join()
+        end_children()  # whose close failed

@@ -46,10 +46,10 @@ def work_progress() -> Iterator[WorkProgress]:
         yield WorkProgress(None)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TimeElapsedColumn(),
-        TextColumn("[dim]{task.fields[doing]}"),
+        TextColumn("{task.fields[doing]}", style="dim", markup=False),
     )
     # what envs print goes where it would go without the bar
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bars:

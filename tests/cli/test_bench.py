@@ -101,7 +101,8 @@ def test_where_no_engine_can_be_timed_the_status_says_so(capsys: pytest.CaptureF
     ("options", "said"),
     [
         (["--engines=nonsense"], "got the engine 'nonsense', expected some of alone, "),
-        (["--baseline=nonsense"], "got the engine 'nonsense'"),
+        (["--baseline=nonsense"], "--baseline: got 'nonsense', expected one of alone, "),
+        (["--baseline=gymbridge-pool-asyncio"], "--baseline: gymbridge-pool-asyncio is for envs whose steps are cor"),
         (["--plot=costs.nonsense"], "--plot: got 'costs.nonsense', expected a file that ends in one of "),
         (["--plot=no/such/folder/a.png"], "there is no folder"),
         (["--json=no/such/folder/a.json"], "there is no folder"),
@@ -138,7 +139,9 @@ def test_peers_that_are_missing_are_told_and_engines_that_do_not_fit_are_not(mon
     monkeypatch.setattr("gymbridge.cli.bench_engines.find_spec", lambda name: None)
     wanted = [name for name, engine in ENGINES.items() if engine.by_default]
     timed, left_out = _choice(wanted, EnvTraits("gymnasium", awaited=False), named=False)
-    assert set(left_out.values()) == {f"{p} is not installed" for p in ("stable-baselines3", "torchrl", "envpool")}
+    assert set(left_out.values()) == {
+        f"needs {p}, which is not installed" for p in ("stable-baselines3", "torchrl", "envpool")
+    }
     assert not {*timed} & {*left_out}
     assert "gymbridge-pool-asyncio" not in {*timed, *left_out}
     _, told = _choice(["gymbridge-pool-asyncio"], EnvTraits("gymnasium", awaited=False), named=True)

@@ -75,8 +75,8 @@ def test_an_interrupt_closes_all(clock: list[float]) -> None:
 
     builds = {name: Stepped(clock, log, name).build for name in ("a", "b")}
     with pytest.raises(KeyboardInterrupt):
-        measure(builds, 1, 1.0, turn=interrupt)
-    assert log == ["a", "a closed"]
+        measure(builds, 1, 1.0, turn=interrupt, interrupted=lambda: log.append("interrupted"))
+    assert log == ["a", "interrupted", "a closed"]
 
 
 def test_slow_steps_are_not_made_in_numbers(clock: list[float]) -> None:

@@ -70,14 +70,14 @@ class BenchEngine:
 
     def why_not(self, traits: EnvTraits) -> str:
         """Why it cannot be timed with an env; empty where it can, as far as can be told without trying."""
-        if self.needs is not None and find_spec(self.needs[1]) is None:
-            return f"needs {self.needs[0]}, which is not installed"
         if traits.kind not in self.takes:
             return f"takes no {traits.kind} env"
         if traits.awaited and not self.awaits:
             return "does not await coroutines"
         if self.awaits and not traits.awaited:
             return "is for envs whose steps are coroutines"
+        if self.needs is not None and find_spec(self.needs[1]) is None:
+            return f"needs {self.needs[0]}, which is not installed"
         return ""
 
 

@@ -132,6 +132,8 @@ def best_of(outcomes: Sequence[Outcome]) -> tuple[Outcome, str] | None:
     fastest = min(with_figures, key=_us)
     as_good = [outcome for outcome in with_figures if times(outcome, fastest) <= _AS_GOOD]
     chosen = min(as_good, key=lambda outcome: (outcome.batch.processes, _us(outcome)))
+    if sum(outcome.us is not None for outcome in outcomes) == 1:
+        return chosen, "the only one that was timed"
     if chosen is fastest:
         return chosen, "the fastest"
     return chosen, f"as fast as {fastest.batch.title}, within {_AS_GOOD - 1:.0%}, with fewer processes"

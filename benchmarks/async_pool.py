@@ -24,19 +24,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from vector_step import (
-    Candidate,
-    Cell,
-    Close,
-    Run,
-    circumstances,
-    make,
-    measure,
-    table,
-    tell_the_rest,
-    tensordict_engine,
-    without_gradients,
-)
+from vector_step import Candidate, make, measure, table, tell_the_rest
+
+from gymbridge.benchmarking.drivers import dispatched, tensordict_engine
+from gymbridge.benchmarking.machine import circumstances
+from gymbridge.benchmarking.rounds import Cell, Close, Run
 
 CASES = {"dispatch": "null", "synchronous": "null", "slow-resets": "slow"}
 """Case -> kind of env."""
@@ -80,29 +72,6 @@ def makers(case: str, num_envs: int) -> list[Any]:
 
 
 # --- candidates ---
-
-
-def dispatched(pool: Any) -> tuple[Run, Close]:
-    """Sends each env its next step once it is heard; the same code for gymbridge and TorchRL."""
-    import torch
-
-    torch.set_num_threads(1)
-    td = pool.reset()
-    actions = pool.rand_action(td)["action"].clone()
-    td["action"] = actions
-    td["env_index"] = torch.arange(pool.num_envs)
-    pool.async_step_and_maybe_reset_send(td)
-
-    def run(steps: int) -> None:
-        left = steps
-        while left > 0:
-            _, td = pool.async_step_and_maybe_reset_recv(min_get=1)
-            num_rows = td.shape[0]
-            td["action"] = actions[:num_rows]
-            pool.async_step_and_maybe_reset_send(td)
-            left -= num_rows
-
-    return without_gradients(run), pool.close
 
 
 def used_as(case: str, pool: Any) -> tuple[Run, Close]:

@@ -23,19 +23,11 @@ from typing import Any
 import envpool
 import numpy as np
 import torch
-from vector_step import (
-    NUM_ACTIONS,
-    Candidate,
-    Close,
-    Run,
-    circumstances,
-    installed,
-    measure,
-    table,
-    tell_the_rest,
-    without_gradients,
-)
+from vector_step import Candidate, measure, table, tell_the_rest
 
+from gymbridge.benchmarking.drivers import NUM_ACTIONS, without_gradients
+from gymbridge.benchmarking.machine import circumstances, installed
+from gymbridge.benchmarking.rounds import Close, Run
 from gymbridge.interop.envpool import MultiThreadedEnv, MultiThreadedEnvWrapper
 from gymbridge.vector import TensorDictVectorEnv
 

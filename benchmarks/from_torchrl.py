@@ -21,19 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from tensordict_step import torchrl_env
-from vector_step import (
-    NUM_ACTIONS,
-    Candidate,
-    Close,
-    Run,
-    circumstances,
-    measure,
-    table,
-    tell_the_rest,
-    tensordict_engine,
-    without_gradients,
-)
+from vector_step import Candidate, measure, table, tell_the_rest
 
+from gymbridge.benchmarking.drivers import NUM_ACTIONS, tensordict_engine, without_gradients
+from gymbridge.benchmarking.machine import circumstances
+from gymbridge.benchmarking.rounds import Close, Run
 from gymbridge.interop.torchrl_env import from_torchrl
 
 LENGTH = 200

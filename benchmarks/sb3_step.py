@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from vector_step import NUM_ACTIONS, Candidate, Close, Run, circumstances, make, measure, table, tell_the_rest
+from vector_step import Candidate, make, measure, table, tell_the_rest
 
+from gymbridge.benchmarking.drivers import NUM_ACTIONS
+from gymbridge.benchmarking.machine import circumstances
+from gymbridge.benchmarking.rounds import Close, Run
 from gymbridge.interop.sb3 import VecEnv
 
 

@@ -23,20 +23,11 @@ from typing import Any
 import gymnasium as gym
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
-from vector_step import (
-    NUM_ACTIONS,
-    Candidate,
-    Cell,
-    Close,
-    Run,
-    circumstances,
-    measure,
-    numpy_engine,
-    table,
-    tell_the_rest,
-    tensordict_engine,
-    without_gradients,
-)
+from vector_step import Candidate, measure, table, tell_the_rest
+
+from gymbridge.benchmarking.drivers import NUM_ACTIONS, numpy_engine, tensordict_engine, without_gradients
+from gymbridge.benchmarking.machine import circumstances
+from gymbridge.benchmarking.rounds import Cell, Close, Run
 
 LENGTHS = {"step": sys.maxsize, "step_and_maybe_reset": 200}
 """Case -> length of an episode."""

@@ -31,9 +31,9 @@ from torch import nn
 from torchrl import envs
 from torchrl.collectors import Collector
 from torchrl.modules import ProbabilisticActor
-from vector_step import circumstances
 
 import gymbridge
+from gymbridge.benchmarking.machine import circumstances
 from gymbridge.interop.torchrl import to_torchrl
 
 STEPS = 50

@@ -13,18 +13,12 @@ from __future__ import annotations
 
 import argparse
 import functools
-import gc
 import json
 import os
-import platform
-import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +27,19 @@ os.environ.setdefault("RL_WARNINGS", "0")
 import gymnasium as gym
 import numpy as np
 
-import gymbridge
+from gymbridge.benchmarking import rounds as timing
+from gymbridge.benchmarking.drivers import (
+    NUM_ACTIONS,
+    gym_envs_in_turn,
+    numpy_engine,
+    tensordict_engine,
+    without_gradients,
+)
+from gymbridge.benchmarking.machine import circumstances
+from gymbridge.benchmarking.rounds import Cell, Close, Run
 
-Run = Callable[[int], None]
-"""Makes so many steps."""
-Close = Callable[[], object]
 Build = Callable[[str, int], tuple[Run, Close]]
 """From a kind of environment and a number of them."""
-
-NUM_ACTIONS = 16
-"""Batches of actions that are drawn beforehand and used in turn."""
 
 ROLLOUT = 100
 """Steps of a rollout."""
@@ -89,32 +86,7 @@ def make(kind: str) -> gym.Env:
 
 
 def raw_loop(kind: str, num_envs: int) -> tuple[Run, Close]:
-    envs = [make(kind) for _ in range(num_envs)]
-    for env in envs:
-        env.reset(seed=0)
-    actions = [envs[0].action_space.sample() for _ in range(NUM_ACTIONS)]
-
-    def run(steps: int) -> None:
-        for i in range(steps):
-            action = actions[i % NUM_ACTIONS]
-            for env in envs:
-                _, _, terminated, truncated, _ = env.step(action)
-                if terminated or truncated:
-                    env.reset()
-
-    def close() -> None:
-        for env in envs:
-            env.close()
-
-    return run, close
-
-
-def numpy_engine(envs: Any, actions: list[Any]) -> tuple[Run, Close]:
-    def run(steps: int) -> None:
-        for i in range(steps):
-            envs.step(actions[i % NUM_ACTIONS])
-
-    return run, envs.close
+    return gym_envs_in_turn([make(kind) for _ in range(num_envs)])
 
 
 def vector_env(load: Callable[[], Any], kind: str, num_envs: int) -> tuple[Run, Close]:
@@ -142,32 +114,6 @@ def sb3(name: str, kind: str, num_envs: int) -> tuple[Run, Close]:
     envs.reset()
     actions = [np.array([envs.action_space.sample() for _ in range(num_envs)]) for _ in range(NUM_ACTIONS)]
     return numpy_engine(envs, actions)
-
-
-def without_gradients(run: Run) -> Run:
-    import torch
-
-    torch.set_num_threads(1)
-
-    def run_without(steps: int) -> None:
-        with torch.no_grad():
-            run(steps)
-
-    return run_without
-
-
-def tensordict_engine(env: Any) -> tuple[Run, Close]:
-    """``step_and_maybe_reset`` in a chain; the same code for gymbridge and TorchRL."""
-    td = env.reset()
-    actions = [env.rand_action(td)["action"].clone() for _ in range(NUM_ACTIONS)]
-
-    def run(steps: int) -> None:
-        nonlocal td
-        for i in range(steps):
-            td["action"] = actions[i % NUM_ACTIONS]
-            _, td = env.step_and_maybe_reset(td)
-
-    return without_gradients(run), env.close
 
 
 def rollouts(env: Any) -> tuple[Run, Close]:
@@ -325,38 +271,6 @@ CANDIDATES = VECTOR_CANDIDATES | SINGLE_CANDIDATES
 # --- measuring ---
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One candidate with one kind and number of envs: microseconds a step in each round, or why there are none."""
-
-    rounds: tuple[float, ...] = ()
-    failure: str = ""
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.rounds)
-
-    def ratio(self, reference: Cell) -> float:
-        return statistics.median(mine / theirs for mine, theirs in zip(self.rounds, reference.rounds, strict=True))
-
-
-def timed(run: Run, steps: int) -> float:
-    """Microseconds a step."""
-    start = time.perf_counter()
-    run(steps)
-    return (time.perf_counter() - start) / steps * 1e6
-
-
-def start(candidate: Candidate, kind: str, num_envs: int) -> tuple[Run, Close] | str:
-    """The candidate after its first steps, or why there is none."""
-    try:
-        run, close = candidate.build(kind, num_envs)
-        run(20)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return run, close
-
-
 def measure(
     names: Iterable[str],
     kind: str,
@@ -366,53 +280,11 @@ def measure(
     candidates: Mapping[str, Candidate] = CANDIDATES,
 ) -> dict[str, Cell]:
     """Time the candidates in turn, ``rounds`` times for about ``seconds`` each."""
-    started = {name: start(candidates[name], kind, num_envs) for name in names}
-    failed = {name: Cell(failure=outcome) for name, outcome in started.items() if isinstance(outcome, str)}
-    running = {name: outcome for name, outcome in started.items() if not isinstance(outcome, str)}
-    gc.collect()
-    gc.freeze()  # what has been built would otherwise be looked through again in every collection
-    try:
-        steps = {name: max(20, int(seconds * 1e6 / timed(run, 50))) for name, (run, _) in running.items()}
-        figures: dict[str, list[float]] = {name: [] for name in running}
-        for _ in range(rounds):
-            for name, (run, _) in running.items():
-                figures[name].append(timed(run, steps[name]))
-    finally:
-        gc.unfreeze()
-        for _, close in running.values():
-            close()
-    return failed | {name: Cell(tuple(times)) for name, times in figures.items()}
+    builds = {name: functools.partial(candidates[name].build, kind, num_envs) for name in names}
+    return timing.measure(builds, rounds, seconds)
 
 
 # --- reporting ---
-
-
-def installed(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def circumstances() -> dict[str, str]:
-    packages = ["gymnasium", "numpy", "torch", "tensordict", "torchrl", "stable-baselines3"]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        "machine": f"{processor()}, {cores} usable cores, {platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "gymbridge": gymbridge.__version__,
-        **{package: installed(package) for package in packages},
-    }
 
 
 def table(

@@ -1,0 +1,74 @@
+"""Figures over the number of envs, as a picture; needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["picture_formats", "plot_costs"]
+
+
+def picture_formats() -> list[str]:
+    """The suffixes of files that a picture can be written to.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    return sorted(FigureCanvasBase.get_supported_filetypes())
+
+
+def plot_costs(
+    file: Path, title: str, num_envs: Sequence[int], costs: Mapping[str, Sequence[float | None]], emphasised: str
+) -> None:
+    """Draws what a step of all envs costs, a line a candidate, or a point where there is one number of envs.
+
+    Args:
+        file: where to write it; its suffix is the format.
+        title: over the picture.
+        num_envs: the numbers of envs.
+        costs: candidate -> microseconds for each number of envs, None where there is no figure.
+        emphasised: what the names of the candidates begin with that are drawn thicker.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure  # not pyplot, which looks for a display
+
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title)
+    if len(num_envs) == 1:
+        with_cost = [(name, cost) for name, (cost,) in costs.items() if cost is not None]
+        for name, cost in with_cost:
+            axes.plot([cost], [name], marker="o", color="C0" if name.startswith(emphasised) else "0.5")
+            label = f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}"
+            axes.annotate(label, (cost, name), xytext=(8, 0), textcoords="offset points", va="center")
+        axes.invert_yaxis()
+        axes.set_xscale("log")
+        axes.margins(x=0.15)
+        axes.grid(visible=True, axis="y", alpha=0.25)
+        axes.set_xlabel(f"microseconds for a step of {num_envs[0]} envs")
+    else:
+        axes.set_prop_cycle(color=colormaps["tab20"](range(20)))
+        for name, own in costs.items():
+            points = [(n, cost) for n, cost in zip(num_envs, own, strict=True) if cost is not None]
+            if points:
+                is_ours = name.startswith(emphasised)
+                axes.plot(
+                    *zip(*points, strict=True),
+                    marker="o",
+                    linewidth=2.2 if is_ours else 1.2,
+                    linestyle="-" if is_ours else "--",
+                    label=name,
+                )
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(num_envs, [str(n) for n in num_envs])
+        axes.set_xlabel("environments")
+        axes.set_ylabel("microseconds for a step of all of them")
+        axes.grid(visible=True, which="both", alpha=0.25)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
+    figure.savefig(file)

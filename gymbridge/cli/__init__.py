@@ -1,0 +1,116 @@
+"""The command line: ``gymbridge``, which is ``python -m gymbridge`` too; needs the extra ``gymbridge[cli]``.
+
+A command is a module of this package with
+
+- a docstring, whose first line is what ``gymbridge --help`` says of it,
+- ``add_arguments(parser)``, which adds what it takes to an ``argparse.ArgumentParser``,
+- ``run(arguments, console)``, which does it, writes what it finds to a ``rich.console.Console`` over standard output,
+  and returns the exit status. A :class:`CommandError` that it raises is told in a line.
+
+No command is imported but the one that is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+import gymbridge
+
+__all__ = ["FAILED", "INTERRUPTED", "CommandError", "main"]
+
+COMMANDS = ("bench", "tune", "demo", "info")
+"""Modules of this package, in the order of the help."""
+
+FAILED = 2
+"""Exit status: what was asked for cannot be done."""
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
+_PIPED_WIDTH = 200
+"""Columns of what goes to no terminal."""
+
+
+class CommandError(Exception):
+    """What was asked for cannot be done, and the message says why in a line: exit status 2, without a traceback."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        argv: its name and what it is given; the program's own arguments unless told.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        SystemExit: arguments that it does not know, with status 2, or a call for help, with status 0.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # what a terminal cannot show is no reason to fail
+            stream.reconfigure(errors="replace")
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # who read has seen enough; Python would complain once more when it flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(argv: list[str]) -> int:
+    named = argv[0] if argv and argv[0] in COMMANDS else None
+    if named is not None and find_spec("rich") is None:
+        print(
+            "gymbridge: the command line needs rich, which is not installed: pip install 'gymbridge[cli]'",
+            file=sys.stderr,
+        )
+        return FAILED
+    command = None if named is None else import_module(f"{__name__}.{named}")
+    arguments = _parser(named, command).parse_args(argv)
+    assert command is not None  # nothing else is parsed
+    from rich.console import Console
+
+    console = Console() if sys.stdout.isatty() else Console(width=_PIPED_WIDTH)
+    try:
+        status: int = command.run(arguments, console)
+    except CommandError as error:
+        if arguments.traceback:
+            traceback.print_exception(error)
+        print(f"gymbridge {named}: {error}", file=sys.stderr)
+        return FAILED
+    sys.stdout.flush()  # here, where a closed pipe is heard of
+    return status
+
+
+def _parser(named: str | None, command: ModuleType | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gymbridge",
+        description="Times, tunes and shows batches of environments.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"gymbridge {gymbridge.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        summary = _summary(name)
+        own = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        if name == named and command is not None:
+            command.add_arguments(own)
+            own.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    return parser
+
+
+def _summary(name: str) -> str:
+    """The first line of a command's docstring, read from its source: importing it may take long."""
+    spec = find_spec(f"{__name__}.{name}")
+    assert spec is not None
+    source = spec.loader.get_source(spec.name)  # type: ignore[union-attr]
+    return (ast.get_docstring(ast.parse(source or "")) or "").partition("\n")[0]

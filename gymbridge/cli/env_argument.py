@@ -1,0 +1,168 @@
+"""The env that a command is about: a registered id, or ``MODULE:MAKER``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+from gymnasium.error import Error as GymnasiumError
+
+from gymbridge.benchmarking.rounds import in_short
+from gymbridge.cli import CommandError
+from gymbridge.engine.any_env import EnvBase
+from gymbridge.engine.env_calls import is_coroutine_env
+
+__all__ = ["EnvKind", "NamedEnv", "add_env_argument", "env_called", "kind_of"]
+
+EnvKind = Literal["gymnasium", "TensorDict"]
+
+
+@dataclass(frozen=True)
+class NamedEnv:
+    """An env that a user named.
+
+    Attributes:
+        name: as it was given.
+        create_env_fn: what gymbridge's batches take: an id, or a maker.
+        import_line: what a program needs to import for the expression; empty for an id.
+        expression: ``create_env_fn`` in a program.
+    """
+
+    name: str
+    create_env_fn: str | Callable[[], Any]
+    import_line: str
+    expression: str
+
+    @property
+    def maker(self) -> Callable[[], Any]:
+        """A callable that makes the env, and pickles."""
+        return partial(gym.make, self.create_env_fn) if isinstance(self.create_env_fn, str) else self.create_env_fn
+
+    def made(self) -> Any:
+        """The env.
+
+        Raises:
+            CommandError: making it failed, or gave something else.
+        """
+        try:
+            env = self.maker()
+        except Exception as error:
+            raise CommandError(f"{self.name}: making the env raised {in_short(error)}") from error
+        kind_of(env, self.name)
+        return env
+
+
+def add_env_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds ``ENV``, as ``arguments.env``."""
+    parser.add_argument(
+        "env",
+        metavar="ENV",
+        help="a gymnasium id (CartPole-v1; MODULE:ID imports a module first), or MODULE:MAKER, a callable without "
+        "arguments that makes an env; the module may be a file in the current directory",
+    )
+
+
+def env_called(name: str) -> NamedEnv:
+    """Finds what a user named; makes no env.
+
+    Raises:
+        CommandError: no such id, module or attribute, or an attribute that cannot be called.
+
+    Example:
+        >>> env_called("CartPole-v1").expression
+        '"CartPole-v1"'
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        _require_registered(name, name)
+        return NamedEnv(name, name, "", json.dumps(name))
+    found, module_name = _imported(module_name, name)
+    for part in attribute.split("."):
+        if not part or not hasattr(found, part):
+            _require_registered(attribute, name)
+            return NamedEnv(name, name, "", json.dumps(name))
+        found = getattr(found, part)
+    if not callable(found):
+        raise CommandError(
+            f"{name}: got an object of type {type(found).__name__}, expected a callable that makes an env"
+        )
+    return NamedEnv(name, found, f"from {module_name} import {attribute.partition('.')[0]}", attribute)
+
+
+def kind_of(env: Any, name: str) -> EnvKind:
+    """Whether an env is a gymnasium or a TensorDict one.
+
+    Raises:
+        CommandError: neither.
+
+    Example:
+        >>> kind_of(gym.make("CartPole-v1"), "CartPole-v1")
+        'gymnasium'
+    """
+    if isinstance(env, gym.Env):
+        return "gymnasium"
+    if isinstance(env, EnvBase):
+        return "TensorDict"
+    hint = ""
+    if isinstance(env, gym.vector.VectorEnv):
+        hint = "; it is a batch already"
+    elif any(cls.__module__.partition(".")[0] == "torchrl" for cls in type(env).__mro__):
+        hint = "; gymbridge.interop.torchrl.from_torchrl(maker) makes one of TorchRL's"
+    raise CommandError(
+        f"{name}: the maker gave an object of type {type(env).__name__}, expected a gymnasium.Env or a "
+        f"gymbridge.envs.EnvBase{hint}"
+    )
+
+
+def has_coroutines(env: Any) -> bool:
+    """Whether its steps or resets are coroutines, which pools with ``backend="asyncio"`` await."""
+    return is_coroutine_env(env)
+
+
+def _imported(module_name: str, name: str) -> tuple[Any, str]:
+    """A module, which may be a file (``envs.py``), and the name that it is imported by."""
+    folder = Path.cwd()
+    if module_name.endswith(".py"):
+        path = Path(module_name)
+        folder, module_name = path.parent.resolve(), path.stem
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))  # workers get the same path
+    try:
+        return import_module(module_name), module_name
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise CommandError(f"{name}: importing {module_name} raised {in_short(error)}") from error
+        raise CommandError(
+            f"{name}: there is no module {error.name!r}, expected a module that Python finds or a file in {folder}"
+        ) from error
+    except Exception as error:
+        raise CommandError(f"{name}: importing {module_name} raised {in_short(error)}") from error
+    except SystemExit as error:  # a script without a guard
+        raise CommandError(f"{name}: importing {module_name} ended with SystemExit({error.code!r})") from error
+
+
+def _require_registered(env_id: str, name: str) -> None:
+    """Refuses what is no id."""
+    try:
+        gym.spec(env_id)
+    except (GymnasiumError, ValueError, ImportError) as error:
+        module_name, colon, attribute = name.partition(":")
+        if colon:
+            raise CommandError(
+                f"{name}: module {module_name!r} has no {attribute!r}, and no env of that id is registered; expected "
+                f"MODULE:MAKER or MODULE:ID"
+            ) from error
+        is_file = os.path.exists(name) or os.path.exists(f"{name}.py")
+        hint = f"; {name} is a file or folder: MODULE:MAKER names a callable in it" if is_file else ""
+        raise CommandError(
+            f"{name}: got no registered id, expected one or MODULE:MAKER ({in_short(error)}){hint}"
+        ) from error

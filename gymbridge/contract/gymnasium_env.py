@@ -72,7 +72,7 @@ class GymnasiumSubject(Subject):
             if self.make is None:
                 findings.not_checked("close: the env was given, and stays open")
             else:
-                check_close(self)
+                check_close(self, twice=True)
         if hangs:
             findings.not_checked("what comes after a call that hangs")
         options.progress("worker processes")

@@ -60,11 +60,13 @@ class Calls:
     Args:
         findings: where faults go.
         step_timeout: seconds that a call may take.
+        seeds_torch: an env's seed reaches torch's shared generator too.
     """
 
-    def __init__(self, findings: Findings, step_timeout: float | None):
+    def __init__(self, findings: Findings, step_timeout: float | None, seeds_torch: bool):
         self._findings = findings
         self._step_timeout = step_timeout
+        self._seeds_torch = seeds_torch
 
     def call(self, name: str, where: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What the function gives.
@@ -91,7 +93,7 @@ class Calls:
         after = global_generators()
         for generator, state in before.items():
             if after[generator] != state:
-                code = "torch-random" if generator == "torch" else "global-random"
+                code = "torch-random" if generator == "torch" and self._seeds_torch else "global-random"
                 self._findings.add(code, where, "", f"draws from {generator}", "draws from generators of its own")
         return value
 

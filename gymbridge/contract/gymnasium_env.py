@@ -53,15 +53,14 @@ class GymnasiumSubject(Subject):
             return
         self._look_at_spaces()
         self._look_at_metadata()
-        takes_seed = self._takes("seed")
-        takes_options = self._takes("options")
+        self._takes_seed, takes_options = self._takes("seed"), self._takes("options")
         options.progress(f"{options.num_steps} steps")
         reference = self._main_run()
         hangs = findings.has("reset-hangs", "step-hangs")
         if takes_options and not hangs:
             with phase():
                 self.calls.call("reset", "reset(options={})", self.env.reset, options={})
-        if takes_seed and reference and not hangs:
+        if self._takes_seed and reference and not hangs:
             options.progress("seeds and instances")
             if self._is_declared_random():
                 findings.not_checked("seeds: its spec says that it is nondeterministic")
@@ -142,6 +141,13 @@ class GymnasiumSubject(Subject):
                 self.findings.add("reset-seed-default", "reset", "seed", f"the default {default!r}", "None")
         return True
 
+    def compare_descriptions(self, other: Any) -> None:
+        """See :class:`~.instances.Subject`."""
+        for name in ("observation_space", "action_space"):
+            one, its = getattr(self.env, name), getattr(other, name, None)
+            if its != one:
+                self.findings.add("instances-differ", "spaces", name, f"{its} in another instance", f"{one}")
+
     def _is_declared_random(self) -> bool:
         return bool(getattr(self.env.spec, "nondeterministic", False))
 
@@ -154,7 +160,7 @@ class GymnasiumSubject(Subject):
     def _episodes(
         self, env: Any, seed: int, num_steps: int, actions: int, reader: OutputReader | None
     ) -> Iterator[Record]:
-        seeded = {} if self.findings.has("reset-signature") else {"seed": seed}
+        seeded = {"seed": seed} if self._takes_seed else {}
         action_space = copy.deepcopy(env.action_space)
         action_space.seed(actions)
         result = self.calls.call("reset", "reset", env.reset, **seeded)

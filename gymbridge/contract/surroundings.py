@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ class CallHangs(BaseException):
 def limited(seconds: float | None) -> Iterator[None]:
     """Ends what takes longer than ``seconds`` with :class:`CallHangs`, where this thread and this system can.
 
-    It can in the main thread, unless somebody else uses the process's timer, and while Python code runs or waits.
+    It can in the main thread, and while Python code runs or waits. A timer of somebody else's that ends before is left
+    as it is; one that ends later goes on afterwards.
 
     Example:
         >>> with limited(60.0):
@@ -32,14 +34,18 @@ def limited(seconds: float | None) -> Iterator[None]:
         in time
     """
     is_main = threading.current_thread() is threading.main_thread()
-    if seconds is None or not is_main or not hasattr(signal, "setitimer") or signal.getitimer(signal.ITIMER_REAL)[0]:
+    if seconds is None or not is_main or not hasattr(signal, "setitimer"):
+        yield
+        return
+    left, interval = signal.getitimer(signal.ITIMER_REAL)
+    if 0 < left <= seconds:
         yield
         return
 
     def end(number: int, frame: Any) -> None:
         raise CallHangs(f"took longer than {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, end)
+    handler, begun = signal.signal(signal.SIGALRM, end), perf_counter()
     try:
         # again and again: one that comes inside a destructor or a callback is lost
         signal.setitimer(signal.ITIMER_REAL, seconds, 0.1)
@@ -48,7 +54,9 @@ def limited(seconds: float | None) -> Iterator[None]:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, handler)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(left - (perf_counter() - begun), 1e-3), interval)
 
 
 def global_generators() -> dict[str, bytes]:

@@ -33,6 +33,7 @@ class TensorDictSubject(Subject):
     """A TensorDict env under check; the arguments are those of :class:`~.instances.Subject`."""
 
     env: EnvBase
+    seeds_torch = True
 
     def check(self, maker: Any) -> None:
         """Looks at all there is.
@@ -44,13 +45,13 @@ class TensorDictSubject(Subject):
         options.progress("specs")
         if not self._specs_are_there():
             return
+        self._check_metadata()
         options.progress(f"{options.num_steps} steps")
         reference = self._main_run()
         hangs = findings.has("reset-hangs", "step-hangs")
         if reference and not hangs:
             options.progress("seeds and instances")
             check_instances(self, reference)
-            self._check_specs_of_another()
             self._check_states()
             options.progress("the contract around it")
             self._check_contract()
@@ -81,27 +82,23 @@ class TensorDictSubject(Subject):
             return False
         return True
 
-    def _check_specs_of_another(self) -> None:
-        """Whether specs and metadata are the same each time, and in each instance."""
-        with phase():
-            try:
-                stable = EnvMetaData.metadata_from_env(self.env) == EnvMetaData.metadata_from_env(self.env)
-            except Exception as error:
-                self.findings.add(
-                    "metadata-unstable", "metadata", "", told(error), "specs, a repr and zeros of its specs"
-                )
-                return
-            if not stable:
-                self.findings.add("metadata-unstable", "metadata", "", "others the second time", "the same each time")
-            if self.make is None:
-                return
-            other = self.another()
-            described = EnvSpecs.of(other)
-            self.close(other)
-            if not described.is_like(self.env):
-                kinds = [kind for kind in KINDS if described._spec_of(kind) != self.env._spec_of(kind)]
-                got = f"others in another instance: {', '.join(kinds) or 'batch size, device or seeds'}"
-                self.findings.add("instances-differ", "specs", "specs", got, "the same in each instance")
+    def _check_metadata(self) -> None:
+        """Whether the env says the same of itself each time."""
+        try:
+            stable = EnvMetaData.metadata_from_env(self.env) == EnvMetaData.metadata_from_env(self.env)
+            got = "others the second time"
+        except Exception as error:
+            stable, got = False, told(error)
+        if not stable:
+            self.findings.add("metadata-unstable", "metadata", "", got, "the same specs and the same repr each time")
+
+    def compare_descriptions(self, other: Any) -> None:
+        """See :class:`~.instances.Subject`."""
+        described = EnvSpecs.of(other)
+        if not described.is_like(self.env):
+            kinds = [f"{kind}_spec" for kind in KINDS if described._spec_of(kind) != self.env._spec_of(kind)]
+            got = f"others in another instance: {', '.join(kinds) or 'batch size, device or seeds'}"
+            self.findings.add("instances-differ", "specs", "specs", got, "the same in each instance")
 
     # ---------------------------------------------------------------- runs
 

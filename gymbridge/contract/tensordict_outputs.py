@@ -162,7 +162,7 @@ class OutputReader:
         self._findings.add(code, where, name, got, expected)
 
     def _read_flags(self, where: str, made: TensorDictBase) -> None:
-        """Notes a ``done`` that is not ``terminated | truncated``; where one is missing, it may be more than the other."""
+        """Notes a ``done`` that is not ``terminated | truncated``; where one is missing, it may be True alone."""
         groups: dict[Key, dict[str, torch.Tensor]] = {}
         for key in leaf_paths(made):
             if key[-1] in FLAGS:

@@ -18,7 +18,15 @@ __all__ = ["NUM_ENVS", "Runs", "check_workers"]
 NUM_ENVS = 2
 
 _IN_THE_WAY = (
-    *("reset-raises", "reset-hangs", "reset-signature", "reset-result", "make-again-raises", "close-raises"),
+    *(
+        "reset-raises",
+        "reset-hangs",
+        "reset-signature",
+        "reset-result",
+        "make-again-raises",
+        "close-raises",
+        "instances-differ",
+    ),
     *("step-raises", "step-hangs", "step-result", "metadata", "space-missing", "space-unsupported", "space-changes"),
     *("observation-items", "observation-type", "observation-shape", "observation-dtype"),
     *("reward-type", "reward-array", "flag-type", "info-type", "info-unpicklable"),
@@ -26,7 +34,7 @@ _IN_THE_WAY = (
 )
 """Faults that a batch would stop at; ``-`` at the end stands for all that begin so."""
 
-_MAKE_RUNS_DIFFER = ("seed-not-repeatable", "instances-", "global-random", "torch-random")
+_MAKE_RUNS_DIFFER = ("seed-not-repeatable", "instances-share-state", "global-random", "torch-random")
 """Faults of which two runs differ wherever they are."""
 
 

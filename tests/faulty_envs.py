@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -153,7 +153,7 @@ def with_another_space(env: SoundEnv, number: int) -> None:
 
 
 class SharedClock(SoundEnv):
-    clock = [0]
+    clock: ClassVar[list[int]] = [0]
 
     def observe(self) -> Any:
         if self.t == 0:
@@ -206,7 +206,12 @@ def hang_elsewhere() -> float:
 
 def with_a_lock() -> Callable[[], SoundEnv]:
     lock = threading.Lock()
-    return lambda: SoundEnv() if lock else SoundEnv()
+
+    def make() -> SoundEnv:
+        with lock:
+            return SoundEnv()
+
+    return make
 
 
 # ---------------------------------------------------------------- attributes and spaces
@@ -319,8 +324,9 @@ FAULTY_ENVS: dict[str, Callable[[], Callable[[], gym.Env[Any, Any]]]] = {
     "instances-differ": lambda: numbered(lambda env, number: setattr(env, "reward", lambda: float(number))),
     "instances-differ: spaces": lambda: numbered(with_another_space),
     "instances-share-state": lambda: SharedClock,
-    "global-random": drawing(lambda: np.random.random()),
+    "global-random": drawing(lambda: np.random.random()),  # noqa: NPY002  # that is the fault
     "global-random: python": drawing(lambda: random.random()),
+    "global-random: torch": drawing(draw_from_torch),
     "maker-unpicklable": with_a_lock,
     "spaces-unpicklable": lambda: numbered(lambda env, number: setattr(env, "metadata", {"lock": threading.Lock()})),
     "worker-raises": elsewhere(raise_elsewhere),

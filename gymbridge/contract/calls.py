@@ -23,6 +23,7 @@ class Options:
         seed: of its first episode.
         step_timeout: seconds that a call of an env may take; None for no limit.
         start_timeout: seconds in which workers make their envs; None for no limit.
+        workers: run envs in worker processes too.
         progress: is told what is looked at next.
     """
 
@@ -30,6 +31,7 @@ class Options:
     seed: int
     step_timeout: float | None
     start_timeout: float | None
+    workers: bool
     progress: Callable[[str], object]
 
     @property

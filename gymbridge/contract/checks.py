@@ -28,6 +28,7 @@ def find_faults(
     seed: int = 0,
     step_timeout: float | None = 10.0,
     start_timeout: float | None = 60.0,
+    workers: bool = True,
 ) -> list[Fault]:
     """All that is wrong with an env for a run of many of it, errors first; see :func:`check` for the arguments.
 
@@ -36,7 +37,9 @@ def find_faults(
         >>> find_faults("CartPole-v1", num_steps=100)
         []
     """
-    return check(env, num_steps=num_steps, seed=seed, step_timeout=step_timeout, start_timeout=start_timeout).faults
+    return check(
+        env, num_steps=num_steps, seed=seed, step_timeout=step_timeout, start_timeout=start_timeout, workers=workers
+    ).faults
 
 
 def check(
@@ -46,6 +49,7 @@ def check(
     seed: int = 0,
     step_timeout: float | None = 10.0,
     start_timeout: float | None = 60.0,
+    workers: bool = True,
     progress: Callable[[str], object] | None = None,
 ) -> Report:
     """Looks at an env alone, beside others of its kind in this process, and in worker processes.
@@ -61,6 +65,7 @@ def check(
         step_timeout: seconds that a reset or a step may take; None for no limit. In this process it holds where the
             system can interrupt it: in the main thread, and while Python code runs or waits.
         start_timeout: seconds in which workers make their envs; None for no limit.
+        workers: look at worker processes too.
         progress: is called with what is looked at next.
 
     Returns:
@@ -94,6 +99,7 @@ def check(
         seed,
         positive_time_limit("step_timeout", step_timeout),
         time_limit("start_timeout", start_timeout),
+        workers,
         progress or (lambda text: None),
     )
     with kept_generators():

@@ -66,6 +66,7 @@ class OutputReader:
         """
         env = self._env
         self.num_steps += 1
+        self.num_ends += any_flag(made)
         if made is given:
             self._findings.add("output-aliases-input", "_step", "", "the TensorDict that it was given", "a new one")
             return
@@ -73,7 +74,6 @@ class OutputReader:
         specs = [env.full_observation_spec, env.full_reward_spec, env.full_done_spec]
         if not self._read("_step", made, specs):
             return
-        self.num_ends += any_flag(made)
         for key in self._states:
             self._states[key] += made.get(key, None) is not None
         self._read_memory("output-aliases-input", given, made, "memory of an input", "memory of its own")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -64,6 +65,10 @@ def check_workers(findings: Findings, options: Options, maker: Any, sent_back: A
         sent_back: what a worker sends its caller when it starts.
         runs: the two ways to run them.
     """
+    if not options.workers or sys.platform == "win32":
+        why = "there are none on Windows" if options.workers else "as was asked for"
+        findings.not_checked(f"worker processes: {why}")
+        return
     if maker is None:
         findings.not_checked("worker processes: there is an env, but nothing that makes another")
         return

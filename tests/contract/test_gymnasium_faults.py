@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
-import numpy as np
 import pytest
 from faulty_envs import FAULTY_ENVS, SoundEnv
 

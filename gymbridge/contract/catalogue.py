@@ -19,6 +19,11 @@ class FaultKind(NamedTuple):
     Attributes:
         severity: ``"error"`` or ``"warning"``.
         advice: what to do.
+
+    Example:
+        >>> from gymbridge.contract import CATALOGUE
+        >>> CATALOGUE["flag-type"]
+        FaultKind(severity='error', advice='Return a bool: bool(flag).')
     """
 
     severity: Severity

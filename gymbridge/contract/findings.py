@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Set
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -27,6 +28,7 @@ class Fault:
         count: how often it was seen.
 
     Example:
+        >>> from gymbridge.contract import Fault
         >>> print(Fault("observation-dtype", "step", "observation", "dtype float64", "float32"))
         error: step: observation: got dtype float64, expected float32 [observation-dtype]
           Cast with np.asarray(value, dtype), or change the space.
@@ -70,6 +72,13 @@ class Report:
         faults: errors first, each in the order in which it was met.
         not_checked: what could not be looked at, and why.
         notes: what is neither right nor wrong.
+
+    Example:
+        >>> from gymbridge.contract import Fault
+        >>> fault = Fault("observation-dtype", "step", "observation", "dtype float64", "float32")
+        >>> report = Report("MyEnv", [fault])
+        >>> len(report.errors), len(report.warnings), report.without({"observation-dtype"}).faults
+        (1, 0, [])
     """
 
     env: str
@@ -87,7 +96,7 @@ class Report:
         """The faults that are warnings."""
         return [fault for fault in self.faults if fault.severity == "warning"]
 
-    def without(self, codes: frozenset[str]) -> Report:
+    def without(self, codes: Set[str]) -> Report:
         """The same without faults of some kinds."""
         return replace(self, faults=[fault for fault in self.faults if fault.code not in codes])
 

@@ -290,11 +290,6 @@ def write_into(env: SoundTensorDictEnv, td: TensorDictBase) -> dict[str, Any]:
     return {"reward": reward}
 
 
-def note_in(env: SoundTensorDictEnv, td: TensorDictBase) -> dict[str, Any]:
-    td["seen"] = torch.zeros(1)
-    return {}
-
-
 def disagree(env: SoundTensorDictEnv, td: TensorDictBase) -> dict[str, Any]:
     return {"done": torch.tensor([False]), "truncated": torch.tensor([False])}
 
@@ -373,7 +368,6 @@ FAULTY_TENSORDICT_ENVS: dict[str, Make] = {
     "output-aliases-input: all": lambda: ReturnsWhatItWasGiven,
     "output-reused": lambda: OneBuffer,
     "input-modified": stepping(write_into),
-    "input-modified: a new entry": stepping(note_in),
     "state-ignored": having(SoundStates, moved=lambda env, td: env.position + td["action"]),
     "state-not-written": lambda: UnwrittenState,
     "partial-reset": lambda: ResetsAllRows,

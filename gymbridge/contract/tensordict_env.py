@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from gymbridge.contract.differences import Record, same
 from gymbridge.contract.findings import told
 from gymbridge.contract.instances import Subject, check_close, check_instances
 from gymbridge.contract.surroundings import same_generators
-from gymbridge.contract.tensordict_outputs import OutputReader, any_flag, record_of
+from gymbridge.contract.tensordict_outputs import Inputs, OutputReader, any_flag, record_of
 from gymbridge.contract.workers import NUM_ENVS, Runs, check_workers
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.checking import check_env_specs
@@ -117,10 +118,10 @@ class TensorDictSubject(Subject):
         yield record_of(root)
         for _ in range(num_steps):
             given = draws.inputs(env, root)
-            as_given = cloned(given)
+            inputs = Inputs(given)
             root = self.calls.call("step", "_step", env._step, given)
             if reader is not None:
-                reader.read_step(given, as_given, root)
+                reader.read_step(given, inputs, root)
             yield record_of(root)
             if any_flag(root):
                 root = self.calls.call("reset", "_reset", env._reset, None)
@@ -245,7 +246,7 @@ class TensorDictSubject(Subject):
                 first = torch.zeros(env.batch_size, dtype=torch.bool)
                 first.view(-1)[0] = True
                 root = self.calls.call("reset", "reset", env.reset)
-                action = _Draws(self.options.seed).drawn(env.full_action_spec)
+                action = _Draws(self.options.seed).acted(env, root.copy()).select(*env.action_keys)
                 for step in range(_NUM_MASKED):
                     if step == 1 and mask == "_reset":
                         root = self.calls.call("reset", "reset with a mask", env.reset, root.set("_reset", first))
@@ -290,7 +291,7 @@ class TensorDictSubject(Subject):
                 root = env.reset()
                 yield record_of(root)
                 for _ in range(min(options.num_compared, 30)):
-                    given = draws.with_states(env, root).update(draws.drawn(env.full_action_spec))
+                    given = draws.acted(env, draws.with_states(env, root))
                     if env.partial_reset:
                         stepped, root = env.step_and_maybe_reset(given)
                     else:
@@ -302,7 +303,8 @@ class TensorDictSubject(Subject):
         def close(env: Any, kill: bool) -> None:
             env.close(raise_if_closed=False)
 
-        return Runs(lambda: SerialEnv(NUM_ENVS, maker), there, run, close)
+        draws_itself = type(self.env).rand_action is not EnvBase.rand_action
+        return Runs(lambda: SerialEnv(NUM_ENVS, maker), there, run, close, takes_any_action=not draws_itself)
 
 
 class _Draws:
@@ -317,20 +319,29 @@ class _Draws:
 
     def drawn(self, spec: Any) -> Any:
         """A random value of a spec."""
+        with self._generator():
+            return spec.rand()
+
+    def acted(self, env: EnvBase, root: TensorDictBase) -> TensorDictBase:
+        """With a random action, as the env itself draws it, by an action mask perhaps."""
+        with self._generator():
+            return env.rand_action(root)
+
+    @contextmanager
+    def _generator(self) -> Iterator[None]:
         kept = torch.get_rng_state()
         torch.set_rng_state(self._state)
         try:
-            return spec.rand()
+            yield
         finally:
             self._state = torch.get_rng_state()
             torch.set_rng_state(kept)
 
     def inputs(self, env: EnvBase, root: Any) -> TensorDictBase:
         """What a step is given: a random action, and the states of the root, or random ones where it has none."""
-        given: TensorDictBase = TensorDict({}, env.batch_size, device=env.device)
-        if isinstance(root, TensorDictBase):
-            given.update(root.select(*env.full_state_spec.keys(True, True), strict=False).copy())
-        return self.with_states(env, given).update(self.drawn(env.full_action_spec))
+        given = root.copy() if isinstance(root, TensorDictBase) else TensorDict({}, env.batch_size, device=env.device)
+        given = self.acted(env, self.with_states(env, given))
+        return given.select(*env.action_keys, *env.full_state_spec.keys(True, True), strict=False)
 
     def with_states(self, env: EnvBase, given: TensorDictBase) -> TensorDictBase:
         """With a random state at each key that the env reads and nobody has written."""

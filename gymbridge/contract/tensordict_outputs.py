@@ -18,9 +18,25 @@ from gymbridge.envs.tensordicts import leaf_paths
 from gymbridge.spaces.naming import kind_of
 from gymbridge.specs import Composite, TensorSpec
 
-__all__ = ["OutputReader", "any_flag", "record_of"]
+__all__ = ["Inputs", "OutputReader", "any_flag", "record_of"]
 
 Key = tuple[str, ...]
+
+
+class Inputs:
+    """What a step is given, as it is before.
+
+    Args:
+        given: the TensorDict, which the env may add to.
+
+    Attributes:
+        values: the very values.
+        as_they_were: the same in memory of their own.
+    """
+
+    def __init__(self, given: TensorDictBase):
+        self.values: Record = dict(_leaves(given, ""))
+        self.as_they_were = record_of(given)
 
 
 class OutputReader:
@@ -56,12 +72,12 @@ class OutputReader:
                 self._findings.add("done-after-reset", "_reset", ".".join(key), "True", "False")
         self._before = made
 
-    def read_step(self, given: TensorDictBase, as_given: TensorDictBase, made: Any) -> None:
+    def read_step(self, given: TensorDictBase, inputs: Inputs, made: Any) -> None:
         """Reads what ``_step`` returned.
 
         Args:
             given: what it was given.
-            as_given: a copy of that from before.
+            inputs: what was in that.
             made: what it returned.
         """
         env = self._env
@@ -70,15 +86,16 @@ class OutputReader:
         if made is given:
             self._findings.add("output-aliases-input", "_step", "", "the TensorDict that it was given", "a new one")
             return
-        self._read_given(given, as_given)
+        self._read_given(inputs.values, inputs.as_they_were)
         specs = [env.full_observation_spec, env.full_reward_spec, env.full_done_spec]
         if not self._read("_step", made, specs):
             return
         for key in self._states:
             self._states[key] += made.get(key, None) is not None
-        self._read_memory("output-aliases-input", given, made, "memory of an input", "memory of its own")
-        if isinstance(self._before, TensorDictBase):
-            self._read_memory("output-reused", self._before, made, "memory of an earlier output", "memory of its own")
+        self._read_memory("output-aliases-input", inputs.values, made, "memory of an input", "memory of its own")
+        if isinstance(self._before, TensorDictBase) and not self._findings.has("output-aliases-input"):
+            before = dict(_leaves(self._before, ""))  # of which an input may be, so one of the two is told
+            self._read_memory("output-reused", before, made, "memory of an earlier output", "memory of its own")
         self._before = made
 
     def finish(self) -> None:
@@ -177,17 +194,15 @@ class OutputReader:
                 got = f"done {done.flatten().tolist()} and {shown}"
                 self._findings.add("flags-disagree", where, ".".join((*path, "done")), got, "terminated | truncated")
 
-    def _read_given(self, given: TensorDictBase, as_given: TensorDictBase) -> None:
-        now, before = record_of(given), record_of(as_given)
-        for key in {**before, **now}:
-            if key not in before:
-                self._findings.add("input-modified", "_step", key, "a new entry in what it was given", "it unchanged")
-            elif key not in now or not same(now[key], before[key]):
+    def _read_given(self, before: Record, as_it_was: Record) -> None:
+        """Notes inputs that were changed in place; the TensorDict itself is the env's own."""
+        for key, value in before.items():
+            if not same(value, as_it_was[key]):
                 self._findings.add("input-modified", "_step", key, "an input with other values", "it unchanged")
 
-    def _read_memory(self, code: str, before: TensorDictBase, made: TensorDictBase, got: str, expected: str) -> None:
+    def _read_memory(self, code: str, before: Record, made: TensorDictBase, got: str, expected: str) -> None:
         """Notes tensors that lie where those of ``before`` do."""
-        places = {_place(value) for _, value in _tensors(before)} - {0}
+        places = {_place(value) for value in before.values() if isinstance(value, torch.Tensor)} - {0}
         for key, value in _tensors(made):
             if _place(value) in places:
                 self._findings.add(code, "_step", key, got, expected)

@@ -47,12 +47,14 @@ class Runs(NamedTuple):
         there: makes one in workers, an env each.
         run: what a batch gives: a reset, then steps.
         close: closes a batch; it kills the workers where the second argument says so.
+        takes_any_action: False for an env that draws its own random actions, by a mask perhaps, as no batch draws them.
     """
 
     here: Callable[[], Any]
     there: Callable[[], Any]
     run: Callable[[Any], Iterator[Record]]
     close: Callable[[Any, bool], object]
+    takes_any_action: bool = True
 
 
 def check_workers(findings: Findings, options: Options, maker: Any, sent_back: Any, runs: Callable[[], Runs]) -> None:
@@ -98,6 +100,9 @@ def _run_here(findings: Findings, options: Options, runs: Runs) -> list[Record] 
         with same_generators(options.seed):
             shown = [*runs.run(batch)]
     except (Exception, SystemExit) as error:
+        if not runs.takes_any_action:
+            findings.not_checked(f"worker processes: to the batch's random actions the env says {told(error)}")
+            return None
         findings.add("refused", "a batch in this process", "", told(error), "no exception")
         return None
     finally:

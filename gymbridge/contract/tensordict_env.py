@@ -339,7 +339,10 @@ class _Draws:
 
     def inputs(self, env: EnvBase, root: Any) -> TensorDictBase:
         """What a step is given: a random action, and the states of the root, or random ones where it has none."""
-        given = root.copy() if isinstance(root, TensorDictBase) else TensorDict({}, env.batch_size, device=env.device)
+        if isinstance(root, TensorDictBase) and root.batch_size == env.batch_size:
+            given = root.copy()
+        else:
+            given = TensorDict({}, env.batch_size, device=env.device)
         given = self.acted(env, self.with_states(env, given))
         return given.select(*env.action_keys, *env.full_state_spec.keys(True, True), strict=False)
 

@@ -15,6 +15,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet unless th
 
 if TYPE_CHECKING:
     # `as`: type checkers take what is imported under its own name for public.
+    from gymbridge import contract as contract
     from gymbridge import engine as engine
     from gymbridge import envs as envs
     from gymbridge import errors as errors
@@ -42,7 +43,7 @@ _HOMES = {
 }
 """Public name -> the module that defines it."""
 
-_SUBMODULES = frozenset({"engine", "envs", "errors", "spaces", "specs", "vector"})
+_SUBMODULES = frozenset({"contract", "engine", "envs", "errors", "spaces", "specs", "vector"})
 
 __all__ = ["__version__", *_HOMES, *_SUBMODULES]
 

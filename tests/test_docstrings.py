@@ -9,7 +9,10 @@ import types
 
 import pytest
 
-PACKAGES = ("gymbridge", "gymbridge.envs", "gymbridge.spaces", "gymbridge.specs", "gymbridge.vector")
+PACKAGES = (
+    *("gymbridge", "gymbridge.contract", "gymbridge.envs", "gymbridge.spaces", "gymbridge.specs"),
+    "gymbridge.vector",
+)
 
 ELSEWHERE = {
     *("AutoresetMode", "VectorizeMode", "VectorEnv", "VectorWrapper"),
@@ -28,7 +31,7 @@ def public_names() -> list[tuple[str, str]]:
         module = importlib.import_module(package)
         for name in module.__all__:
             value = getattr(module, name)
-            if name not in ELSEWHERE and not isinstance(value, (types.ModuleType, str)):
+            if name not in ELSEWHERE and not isinstance(value, (types.ModuleType, str, dict)):
                 names.append((package, name))
     return names
 

@@ -18,7 +18,7 @@ PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts
 TEXTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *PAGES]
 FIGURES = sorted((DOCS / "figures").iterdir())
 
-PACKAGES = ("", ".vector", ".envs", ".specs", ".spaces", ".errors")
+PACKAGES = ("", ".vector", ".envs", ".specs", ".spaces", ".contract", ".errors")
 EXTRAS = ("sb3", "torchrl", "envpool", "ray")
 
 ENTRY = re.compile(r"^\.\. (?:auto|py:)\w+:: (gymbridge[\w.]*)$", re.MULTILINE)

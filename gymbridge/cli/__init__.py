@@ -20,13 +20,14 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 import gymbridge
 
 __all__ = ["FAILED", "INTERRUPTED", "CommandError", "main"]
 
-COMMANDS = ("bench", "tune", "demo", "info")
+COMMANDS = ("bench", "tune", "check", "demo", "info")
 """Modules of this package, in the order of the help."""
 
 FAILED = 2
@@ -94,7 +95,7 @@ def _run(argv: list[str]) -> int:
 def _parser(named: str | None, command: ModuleType | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gymbridge",
-        description="Times, tunes and shows batches of environments.",
+        description="Times, tunes, checks and shows batches of environments.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"gymbridge {gymbridge.__version__}")
@@ -112,5 +113,6 @@ def _summary(name: str) -> str:
     """The first line of a command's docstring, read from its source: importing it may take long."""
     spec = find_spec(f"{__name__}.{name}")
     assert spec is not None
-    source = spec.loader.get_source(spec.name)  # type: ignore[union-attr]
-    return (ast.get_docstring(ast.parse(source or "")) or "").partition("\n")[0]
+    assert spec.origin is not None
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]

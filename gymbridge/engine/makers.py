@@ -14,7 +14,7 @@ from gymbridge.engine.failures import mark_error
 from gymbridge.engine.gym_host import close_all
 from gymbridge.engine.import_races import made_by
 
-__all__ = ["EnvMaker", "as_env_fns", "listed", "make_all", "require_env", "require_maker"]
+__all__ = ["EnvMaker", "as_env_fns", "is_env", "listed", "make_all", "require_env", "require_maker"]
 
 
 class EnvMaker:
@@ -34,22 +34,22 @@ class EnvMaker:
     """
 
     def __init__(self, source: Any, kwargs: Mapping[str, Any], *, remakes: bool = False):
-        is_env = _is_env(source)
-        if not is_env and not isinstance(source, str) and not callable(source):
+        made_already = is_env(source)
+        if not made_already and not isinstance(source, str) and not callable(source):
             raise TypeError(
                 f"got {reprlib.repr(source)} of type {type(source).__name__}, "
                 f"expected an env, a registered id or a callable that makes an env"
             )
-        if is_env and kwargs:
+        if made_already and kwargs:
             raise TypeError(f"make_kwargs: got {sorted(kwargs)} with an env that is made already, expected none")
-        if is_env and remakes:
+        if made_already and remakes:
             raise TypeError("info='auto' looks at a separate env: give an id or a maker instead of an env")
         self.source = source
         self.kwargs = dict(kwargs)
 
     def __call__(self) -> Any:
         """An env; the same one each time where that is what was given."""
-        if _is_env(self.source):
+        if is_env(self.source):
             return self.source
         if isinstance(self.source, str):
             return made_by(gym.make, (self.source,), self.kwargs)
@@ -63,7 +63,7 @@ def _maker_of(pickled: bytes) -> EnvMaker:
     return EnvMaker(*cloudpickle.loads(pickled))
 
 
-def _is_env(source: Any) -> bool:
+def is_env(source: Any) -> bool:
     """Whether it is an env, of gymnasium or a TensorDict one, rather than something that makes one."""
     return not isinstance(source, type) and hasattr(source, "reset") and hasattr(source, "step")
 

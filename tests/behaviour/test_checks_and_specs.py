@@ -92,7 +92,7 @@ def test_every_fault_of_a_gymnasium_env_is_told_at_once(engine: Engine) -> None:
         *("reset: info: got None", "step: dtype: got dtype float64, expected float32", "step: domain: out of domain"),
         *(
             "step: kind: got [0, 0] of type list",
-            "step: observation: lacks the item 'missing'",
+            "step: observation: got no item 'missing'",
             "got the items ['more']",
         ),
         *(

@@ -27,6 +27,7 @@ from torchrl_envs import MAKERS, Agents, Moved, Noisy, Squares, counted, groups_
 
 import gymbridge.interop.torchrl_env
 from gymbridge import AsyncEnvPool, ParallelEnv, SerialEnv
+from gymbridge.contract import check
 from gymbridge.envs import EnvBase, EnvCreator, check_env_specs
 from gymbridge.errors import EnvOutputError
 from gymbridge.interop import torchrl as face
@@ -694,3 +695,24 @@ def test_docstrings() -> None:
     results = doctest.testmod(gymbridge.interop.torchrl_env)
     assert results.attempted > 5
     assert results.failed == 0
+
+
+# ---------------------------------------------------------------- the contract check
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_torchrl_envs_pass_the_contract_check(name: str) -> None:
+    report = check(MAKERS[name], num_steps=20, workers=name in ("squares", "groups", "cart-pole"))
+    # TorchRL's stateless pendulum hands on the memory of the parameters that it is given
+    expected = {"output-aliases-input"} if name == "stateless-pendulum" else set()
+    assert {fault.code for fault in report.errors} == expected, "\n".join(map(str, report.errors))
+
+
+def test_faults_of_a_torchrl_env_are_told() -> None:
+    class Far(Squares):
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            made = super()._step(tensordict)
+            return made.set("reward", made["reward"].double())
+
+    report = check(Far, num_steps=20)
+    assert [(fault.code, fault.key) for fault in report.errors] == [("entry-dtype", "reward")]

@@ -21,6 +21,8 @@ HEAVY = {"torch", "tensordict"}
 NEEDS_TORCH = (
     "gymbridge.async_env_pool",
     "gymbridge.batched",
+    "gymbridge.contract.tensordict_env",
+    "gymbridge.contract.tensordict_outputs",
     "gymbridge.parallel_env",
     "gymbridge.thread_limits",
     "gymbridge.envs",

@@ -1,0 +1,117 @@
+"""List the faults of an env that a run of many of it would meet, each with what to do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from gymbridge.benchmarking.rounds import in_short
+from gymbridge.cli import CommandError
+from gymbridge.cli.env_argument import add_env_argument, env_called
+from gymbridge.cli.option_values import positive_int, positive_seconds, words
+from gymbridge.cli.progress import work_progress
+from gymbridge.contract import CATALOGUE, Fault, Report, check
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["CLEAN", "FAULTY", "add_arguments", "run"]
+
+CLEAN, FAULTY = 0, 1
+"""Exit statuses; an env that could not be made is an error of the command."""
+
+_NUM_STAGES = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what it takes."""
+    add_env_argument(parser)
+    parser.add_argument("--steps", type=positive_int, default=1000, help="steps of the longest run (1000)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first episode and of the actions (0)")
+    parser.add_argument(
+        "--step-timeout", type=positive_seconds, default=10.0, metavar="SECONDS", help="for a reset or a step (10)"
+    )
+    parser.add_argument(
+        "--start-timeout",
+        type=positive_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="in which worker processes make their envs (60)",
+    )
+    parser.add_argument("--no-workers", action="store_true", help="leave out worker processes")
+    parser.add_argument("--strict", action="store_true", help="exit with status 1 for warnings too")
+    parser.add_argument(
+        "--ignore", type=_codes, default=frozenset(), metavar="CODE,…", help="faults to leave out, by their codes"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Checks it, and shows the faults; the exit status is 0 where there are none, else 1."""
+    env = env_called(arguments.env)
+    with work_progress() as progress:
+        progress.stage(f"checking {env.name}", _NUM_STAGES)
+        try:
+            report = check(
+                env.create_env_fn,
+                num_steps=arguments.steps,
+                seed=arguments.seed,
+                step_timeout=arguments.step_timeout,
+                start_timeout=arguments.start_timeout,
+                workers=not arguments.no_workers,
+                progress=progress.turn,
+            )
+        except Exception as error:  # what the check finds it tells: this is the first making of the env
+            raise CommandError(f"{env.name}: making the env raised {in_short(error)}") from error
+    report = report.without(arguments.ignore)
+    if arguments.json:
+        print(json.dumps(report.as_dict(), indent=1))
+    else:
+        _show(console, env.name, report)
+    return FAULTY if report.errors or (arguments.strict and report.warnings) else CLEAN
+
+
+def _codes(text: str) -> frozenset[str]:
+    codes = frozenset(words(text))
+    if unknown := sorted(codes - CATALOGUE.keys()):
+        raise argparse.ArgumentTypeError(f"got {unknown}, expected some of {', '.join(CATALOGUE)}")
+    return codes
+
+
+def _show(console: Console, name: str, report: Report) -> None:
+    from rich.text import Text
+
+    def line(text: str | Text) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    for fault in report.faults:
+        line(_headline(fault))
+        for what, text in (("got", fault.got), ("expected", fault.expected), ("do", fault.advice)):
+            line(Text.assemble((f"  {what:10}", "dim"), text))
+    for text in report.notes:
+        line(f"note: {text}")
+    for text in report.not_checked:
+        line(Text.assemble(("not looked at: ", "yellow"), text))
+    line(Text(f"{name}: {_summary(report)}", style="bold"))
+
+
+def _headline(fault: Fault) -> Any:
+    from rich.text import Text
+
+    style = "red" if fault.severity == "error" else "yellow"
+    place = ": ".join(part for part in (fault.where, fault.key) if part)
+    seen = f"  {fault.count} times" if fault.count > 1 else ""
+    return Text.assemble((fault.severity, style), " ", (fault.code, "bold"), f"  {place}", (seen, "dim"))
+
+
+def _summary(report: Report) -> str:
+    """How many of each.
+
+    Example:
+        >>> _summary(Report("MyEnv"))
+        'no faults'
+    """
+    counts = [(len(report.errors), "error"), (len(report.warnings), "warning")]
+    told = [f"{count} {word}{'s' * (count > 1)}" for count, word in counts if count]
+    return " and ".join(told) or "no faults"

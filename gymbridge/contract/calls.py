@@ -1,0 +1,111 @@
+"""Calls of an env under check: what it raises, how long it takes, and which random generators it draws from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from gymbridge.contract.findings import Findings, told
+from gymbridge.contract.surroundings import CallHangs, global_generators, limited
+
+__all__ = ["Calls", "Options", "PhaseOver", "phase", "told_from_worker"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How an env is checked.
+
+    Attributes:
+        num_steps: of the longest run.
+        seed: of its first episode.
+        step_timeout: seconds that a call of an env may take; None for no limit.
+        start_timeout: seconds in which workers make their envs; None for no limit.
+        workers: run envs in worker processes too.
+        progress: is told what is looked at next.
+    """
+
+    num_steps: int
+    seed: int
+    step_timeout: float | None
+    start_timeout: float | None
+    workers: bool
+    progress: Callable[[str], object]
+
+    @property
+    def num_compared(self) -> int:
+        """Steps of the runs that are compared with one another, of which there are many."""
+        return min(self.num_steps, 100)
+
+
+class PhaseOver(Exception):
+    """An env cannot go on with what it is at; the fault that says why has been noted."""
+
+
+@contextmanager
+def phase() -> Iterator[None]:
+    """Something that may end early, since the env cannot go on; what comes after it is looked at still.
+
+    Example:
+        >>> with phase():
+        ...     raise PhaseOver
+    """
+    with suppress(PhaseOver):
+        yield
+
+
+class Calls:
+    """Calls an env and notes what goes wrong.
+
+    Args:
+        findings: where faults go.
+        step_timeout: seconds that a call may take.
+        seeds_torch: an env's seed reaches torch's shared generator too.
+    """
+
+    def __init__(self, findings: Findings, step_timeout: float | None, seeds_torch: bool):
+        self._findings = findings
+        self._step_timeout = step_timeout
+        self._seeds_torch = seeds_torch
+
+    def call(self, name: str, where: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What the function gives.
+
+        Args:
+            name: ``"reset"``, ``"step"``, ``"close"``, ``"close-twice"`` or ``"make-again"``: the code of what it
+                raises is ``f"{name}-raises"``.
+            where: the call, as faults tell it.
+
+        Raises:
+            PhaseOver: it raised, or took too long.
+        """
+        before = global_generators()
+        try:
+            with limited(self._step_timeout):
+                value = function(*args, **kwargs)
+        except CallHangs as error:
+            code = f"{name}-hangs" if name in ("reset", "step") else f"{name}-raises"
+            self._findings.add(code, where, "", f"a call that {error}", "one that comes back")
+            raise PhaseOver from None
+        except (Exception, SystemExit) as error:
+            self._findings.add(f"{name}-raises", where, "", told(error), "no exception")
+            raise PhaseOver from error
+        after = global_generators()
+        for generator, state in before.items():
+            if after[generator] != state:
+                code = "torch-random" if generator == "torch" and self._seeds_torch else "global-random"
+                self._findings.add(code, where, "", f"draws from {generator}", "draws from generators of its own")
+        return value
+
+
+_FRAME = re.compile(r'File "(?:[^"]*/)?([^"/]+)", line (\d+), in (\S+)')
+
+
+def told_from_worker(error: BaseException) -> str:
+    """An exception that came from a worker in a line: type, message and place, if its remote traceback has one."""
+    frames = _FRAME.findall(str(error.__cause__ or ""))
+    place = " ({}:{}, in {})".format(*frames[-1]) if frames else ""
+    message = str(error).strip()
+    return f"{type(error).__name__}{f': {message}' if message else ''}{place}"

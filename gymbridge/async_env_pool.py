@@ -354,15 +354,15 @@ class AsyncEnvPool(WorkerBatch):
         return ()
 
     def stats(self, *, reset: bool = False) -> dict[str, Any]:
-        """What has gone through the pool since it was made, or since it was last told to count anew.
+        """What the envs have done, see :meth:`gymbridge.SerialEnv.stats`, and what has gone through the pool.
 
         Args:
             reset: count from zero again.
 
         Returns:
-            What any batch with workers counts, see :meth:`WorkerBatch.stats`; and ``"exchange"``, a dict: ``batches``
-            and ``items`` (envs) received, ``avg_batch_size``, ``batch_fill_ratio`` (items of those that would have
-            fitted: ``max_get``, or all envs), ``partial_batch_fraction`` (batches that were not full),
+            What any batch counts: each env is a worker; and ``"exchange"``, counted from the start on: ``batches`` and
+            ``items`` (envs) received, ``avg_batch_size``, ``batch_fill_ratio`` (items of those that would have fitted:
+            ``max_get``, or all envs), ``partial_batch_fraction`` (batches that were not full),
             ``avg_observation_to_batch_ms`` (from an env's end of work to its receive), ``avg_batch_to_action_ms`` (from
             the receive to its next work), ``consumer_busy_fraction`` (of the time since the first receive, that outside
             of receives). Lanes are not counted.

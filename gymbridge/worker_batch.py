@@ -15,7 +15,6 @@ from gymbridge.engine.any_env import AnyEnvDescription, WrappedGymOptions
 from gymbridge.engine.dispatch import Arguments
 from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.engine.parallel import ParallelEngine
-from gymbridge.engine.restarts import Restarts
 from gymbridge.envs.engine_face import EngineFace
 from gymbridge.envs.env_kind import EnvKind, require_like_envs
 from gymbridge.envs.gym_face import GymFaceOptions
@@ -116,24 +115,9 @@ class WorkerBatch(BatchedEnvBase):
             devices.add(None)
         self._take_common_device(devices)
 
-    def stats(self, *, reset: bool = False) -> dict[str, Any]:
-        """What the batch has counted since its workers were started, or since it was last told to count anew.
-
-        Args:
-            reset: count from zero again.
-
-        Returns:
-            ``restarts``, how often a worker was replaced, ``restarts_of``, the same for each worker that was, and
-            ``timeouts``, how many were ended since an env took too long.
-
-        Example:
-            >>> from gymbridge import ParallelEnv
-            >>> ParallelEnv(2, "CartPole-v1", on_worker_failure="restart").stats()
-            {'restarts': 0, 'restarts_of': {}, 'timeouts': 0}
-        """
-        face: Any = self._engine_face
-        counts: dict[str, Any] = Restarts(None).stats(0) if face is None else face.engine.stats(reset=reset)
-        return counts
+    @property
+    def _num_counted(self) -> int:
+        return self.num_workers
 
     # ---------------------------------------------------------------- the envs themselves
 

@@ -27,8 +27,9 @@ class Block:
         layout: the layout.
         input, next, root: leaf key -> array ``[num_rows, *leaf.shape]``, a view of the memory; an array of objects,
             this process's own, for a leaf of objects.
-        op, state, source, done_at, at_work: what is in ``control``, as memoryviews: indexing them costs less than an
-            array.
+        op, state, source, done_at, at_work, is_counted: what is in ``control``, as memoryviews: indexing them costs
+            less than an array.
+        counts: the rest of it, an array.
         in_use: its rows have been run before, by a host that is no more: the next one takes them as they stand. Else
             a host makes them new.
 
@@ -57,6 +58,8 @@ class Block:
         self.source = memoryview(control["source",].data)
         self.done_at: Any = memoryview(control["done_at",].data)
         self.at_work: Any = memoryview(control["at_work",].data)
+        self.is_counted = memoryview(control["is_counted",].data)
+        self.counts = control["counts",]
 
     def rows(self, start: int, stop: int) -> Block:
         """The block of some of the rows, in the same memory; objects are its own."""

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from gymbridge.engine.arrivals import Arrivals
 from gymbridge.engine.block import Block
 from gymbridge.engine.call_crew import CallCrew
+from gymbridge.engine.call_tallies import CallTally, note_copied
 from gymbridge.engine.codes import RowState, call_of
 from gymbridge.engine.env_calls import CallingHost, EnvCall, VerbCall
 from gymbridge.engine.failures import raise_env_error
@@ -27,6 +28,7 @@ from gymbridge.engine.recovery import Revival
 from gymbridge.engine.remade_rows import RemadeRows
 from gymbridge.engine.restarts import Restarts
 from gymbridge.engine.row_verbs import RowVerbs
+from gymbridge.engine.work_counts import EngineStats
 from gymbridge.errors import CallTimeoutError, WorkerDiedError
 
 __all__ = ["CallPoolEngine"]
@@ -58,10 +60,13 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         block: the memory, once ``allocate`` has made it.
         shutdown_timeout: as it was given; it may be set.
         restarts: which envs have been made anew.
+        counts: what ``stats`` gives, after ``close`` too.
     """
 
     block: Block
     _host: CallingHost
+    _tallies: Sequence[CallTally] | None = None
+    """One a row, once they are counted."""
 
     def __init__(
         self,
@@ -73,6 +78,8 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         self.restarts = restarts
         self._remade: RemadeRows | None = None
         self.num_envs = len(crew.envs)
+        recovery = crew.recovery
+        self.counts = EngineStats(self.num_envs, restarts, lambda: 0 if recovery is None else recovery.timeouts)
         self.shutdown_timeout = shutdown_timeout
         self._crew = crew
         self._rows = PoolRows()
@@ -88,14 +95,14 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
             raise
 
     def stats(self, *, reset: bool = False) -> dict[str, Any]:
-        """See :class:`~gymbridge.engine.parallel.ParallelEngine`."""
-        recovery = self._crew.recovery
-        counts = self.restarts.stats(0 if recovery is None else recovery.timeouts)
-        if reset:
-            self.restarts.count_anew()
-            if recovery is not None:
-                recovery.timeouts = 0
-        return counts
+        """See :class:`~gymbridge.engine.host.Engine`; each env is a worker."""
+        self.counts.begin(self._begin_to_count)
+        return self.counts.taken(reset=reset)
+
+    def _begin_to_count(self) -> Sequence[CallTally]:
+        self._host.time_calls()
+        self._tallies = [CallTally() for _ in range(self.num_envs)]
+        return self._tallies
 
     # ---------------------------------------------------------------- before the first round
 
@@ -177,7 +184,7 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
                 self._settle(rows)
             if crew.dead:
                 self._require_living(rows)
-            calls = (self._host if self._remade is None else self._remade).calls(rows, ops, inputs, reset_kwargs)
+            calls = self._made_calls(rows, ops, inputs, reset_kwargs)
         except BaseException as error:
             self._require_open(error)
             state.let_go(state.claimed(rows, claim))
@@ -190,6 +197,28 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         except BaseException:
             self._abandon(calls)
             raise
+
+    def _made_calls(
+        self, rows: Sequence[int], ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None
+    ) -> list[Any]:
+        host = self._host if self._remade is None else self._remade
+        if self._tallies is None:
+            return host.calls(rows, ops, inputs, reset_kwargs)
+        begun = perf_counter()
+        calls = host.calls(rows, ops, inputs, reset_kwargs)
+        for call in calls:
+            self._tallies[call.row].begin(call)
+        note_copied(self._tallies, calls, begun)
+        return calls
+
+    def _finished(self, calls: Sequence[Any], *, by_row: bool = False) -> Report:
+        host = self._host if self._remade is None else self._remade
+        if self._tallies is None:
+            return host.finish(calls, by_row=by_row)
+        begun = perf_counter()
+        report = host.finish(calls, by_row=by_row)
+        note_copied(self._tallies, calls, begun)
+        return report
 
     def _arrivals_of_lane(self, row: int) -> Arrivals:
         arrivals = self._lane_arrivals.get(row)
@@ -313,7 +342,7 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
             raise ValueError(f"envs {missing} have no results that are ready")
         calls: list[EnvCall] = [known[row] for row in rows]
         try:
-            report = (self._host if self._remade is None else self._remade).finish(calls)
+            report = self._finished(calls)
             if report.errors:
                 first = min(report.errors)
                 if self._remade is not None:
@@ -353,6 +382,8 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         for row in rows:
             call = self._calls.pop(row)
             call.arrivals.come.pop(call, None)
+            if self._tallies is not None:
+                self._tallies[row].add(call)
         self._rows.let_go(rows)
 
     # ---------------------------------------------------------------- what was interrupted
@@ -372,7 +403,9 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
         if left:
             self._crew.await_ended([self._calls[row] for row in left if row in self._calls])
             for row in left:
-                self._calls.pop(row, None)
+                call = self._calls.pop(row, None)
+                if self._tallies is not None and call is not None:
+                    self._tallies[row].add(call)
                 self._rows.interrupted.discard(row)
 
     def abandon(self, rows: Iterable[int]) -> None:
@@ -426,11 +459,13 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
             self._require_idle(call_of(ops))
             if self._crew.dead:
                 self._require_living([row for row, op in enumerate(ops) if op])
-            host = self._host if self._remade is None else self._remade
-            calls = host.calls(range(self.num_envs), ops, inputs, reset_kwargs)
+            calls = self._made_calls(range(self.num_envs), ops, inputs, reset_kwargs)
             try:
                 self._crew.perform(calls, meanwhile)
-                report = host.finish(calls, by_row=True)
+                report = self._finished(calls, by_row=True)
+                if self._tallies is not None:
+                    for call in calls:
+                        self._tallies[call.row].add(call)
             except BaseException:
                 self._abandon(calls)
                 raise
@@ -537,6 +572,7 @@ class CallPoolEngine(RowVerbs, Generic[Description]):
             terminate: do so at once, and wait for nothing.
         """
         self.end_waits()
+        self.counts.end()
         try:
             errors = self._crew.close(self.shutdown_timeout if timeout is None else timeout, terminate)
         finally:

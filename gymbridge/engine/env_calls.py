@@ -19,7 +19,7 @@ import gymnasium as gym
 from gymbridge.engine.arrivals import Arrivals
 from gymbridge.engine.codes import AtWork, Op
 from gymbridge.engine.conform import flag
-from gymbridge.engine.host import Host, Report
+from gymbridge.engine.host import EnvHost, Report
 from gymbridge.engine.rows import snapshot
 from gymbridge.errors import EnvOutputError
 
@@ -29,6 +29,8 @@ __all__ = [
     "EnvCall",
     "GymCall",
     "RowCall",
+    "TimedCall",
+    "TimedGymCall",
     "VerbCall",
     "bridged",
     "is_awaitable",
@@ -111,7 +113,35 @@ class RowCall(EnvCall):
         raise NotImplementedError
 
 
-class CallingHost(Host, Protocol):
+class TimedCall(RowCall):
+    """A reset or a step that knows how long its env has taken; mixed in before a kind of call.
+
+    Attributes:
+        started_at: when its env was asked, on ``time.perf_counter``'s clock; not set before.
+        env_s: seconds from then until the env had done; not set before.
+    """
+
+    started_at: float
+    env_s: float
+
+    async def on_loop(self) -> None:
+        """See :class:`EnvCall`."""
+        self.started_at = perf_counter()
+        try:
+            await super().on_loop()
+        finally:
+            self.env_s = perf_counter() - self.started_at
+
+    def in_thread(self, awaited: Await) -> None:
+        """See :class:`EnvCall`."""
+        self.started_at = perf_counter()
+        try:
+            super().in_thread(awaited)
+        finally:
+            self.env_s = perf_counter() - self.started_at
+
+
+class CallingHost(EnvHost, Protocol):
     """A host whose envs are called by others.
 
     Attributes:
@@ -119,6 +149,9 @@ class CallingHost(Host, Protocol):
     """
 
     envs: Sequence[Any]
+
+    def time_calls(self) -> None:
+        """Has ``calls`` give those that are :class:`TimedCall` from now on."""
 
     def prepare_thread(self) -> None:
         """Called once in each thread in which envs are to be called."""
@@ -223,7 +256,7 @@ class GymCall(RowCall):
     def again(self, env: Any, seed: int | None) -> GymCall:
         """See :class:`RowCall`."""
         kwargs = self._kwargs if seed is None else {**self._kwargs, "seed": seed}
-        return GymCall(self.row, _RESET, env, None, kwargs)
+        return type(self)(self.row, _RESET, env, None, kwargs)
 
     def _reset(self, awaited: Await) -> Any:
         first = self._env.reset(**self._kwargs)
@@ -241,6 +274,10 @@ class GymCall(RowCall):
         if error is not None:
             raise error
         return self._first
+
+
+class TimedGymCall(TimedCall, GymCall):
+    """A reset or a step of a gymnasium env that is timed."""
 
 
 class VerbCall(EnvCall):

@@ -17,7 +17,7 @@ from gymbridge.engine.conform import Conform, casting, exact, flag
 from gymbridge.engine.contract import env_faults
 from gymbridge.engine.copies import copied
 from gymbridge.engine.dispatch import FollowsPaths
-from gymbridge.engine.env_calls import GymCall
+from gymbridge.engine.env_calls import GymCall, TimedGymCall
 from gymbridge.engine.env_state import env_state, load_env_state
 from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.gym_inputs import GymInputs
@@ -26,6 +26,7 @@ from gymbridge.engine.info_forms import InfoForm
 from gymbridge.engine.info_records import INFO_LEAVES, OF_RESET, OF_STEP, InfoRecords
 from gymbridge.engine.layout import Leaf
 from gymbridge.engine.rows import NumbersOnly, SectionRows, info_entries, row_views, snapshot
+from gymbridge.engine.work_counts import Tally, counted
 from gymbridge.errors import EnvOutputError
 from gymbridge.spaces.naming import action_tree, observation_tree, outline
 
@@ -165,6 +166,8 @@ class GymHost(FollowsPaths):
 
         self._records = InfoRecords(block) if options.collect_infos else None
 
+        self._called: Sequence[Any] = envs
+        """What is called in the rounds of all rows: the envs, or what counts what they do."""
         num_rows = len(self.envs)
         self._first_row = block.layout.first_row
         self._actions = action_tree(self.envs[0].action_space)
@@ -230,7 +233,7 @@ class GymHost(FollowsPaths):
             truncations[:] = self._no_flags
         row = -1
         try:
-            each = zip(rows or self._all_rows, ops, actions, envs or self.envs, strict=False)
+            each = zip(rows or self._all_rows, ops, actions, envs or self._called, strict=False)
             for row, op, action, env in each:
                 if not op:
                     continue
@@ -311,6 +314,10 @@ class GymHost(FollowsPaths):
             raise
         return IN_BLOCK if report is NOTHING and records is not None and records.used else report
 
+    def count(self, tally: Tally) -> None:
+        """See :class:`~gymbridge.engine.host.EnvHost`."""
+        self._called = counted(self.envs, tally)
+
     def _row_actions(self, inputs: Sequence[Any] | None, num_rows: int) -> Iterable[Any]:
         """The action of each row."""
         if inputs is None:
@@ -352,6 +359,12 @@ class GymHost(FollowsPaths):
 
     # ---------------------------------------------------------------- envs that are called by others
 
+    _call_kind = GymCall
+
+    def time_calls(self) -> None:
+        """See :class:`~gymbridge.engine.env_calls.CallingHost`."""
+        self._call_kind = TimedGymCall
+
     def prepare_thread(self) -> None:
         """See :class:`~gymbridge.engine.env_calls.CallingHost`."""
 
@@ -370,7 +383,7 @@ class GymHost(FollowsPaths):
             if op in _RESETTING:
                 kwargs = self._with_seed(row, copied(dict(reset_kwargs[index])) if reset_kwargs else {})
             if op:
-                made.append(GymCall(row, op, self.envs[row], action, kwargs))
+                made.append(self._call_kind(row, op, self.envs[row], action, kwargs))
         return made
 
     def finish(self, calls: Sequence[GymCall], *, by_row: bool = False) -> Report:

@@ -9,12 +9,14 @@ from typing import Any, Protocol, TypeVar
 from gymbridge.engine.block import Block
 from gymbridge.engine.dispatch import Arguments
 from gymbridge.engine.layout import EnvDescription
+from gymbridge.engine.work_counts import EngineStats, Tally
 
 __all__ = [
     "IN_BLOCK",
     "NOTHING",
     "Engine",
     "EnvDescription",
+    "EnvHost",
     "Host",
     "HostOptions",
     "Inputs",
@@ -135,13 +137,20 @@ class Host(Protocol):
         """Closes the envs, each of them even if another's ``close`` raises; the first error is raised at the end."""
 
 
+class EnvHost(Host, Protocol):
+    """A host that calls the envs itself."""
+
+    def count(self, tally: Tally) -> None:
+        """Has the steps and resets of the envs in the rounds that follow counted there."""
+
+
 class HostOptions(Protocol[Env, Described]):
     """How a front wants envs of one kind to be run; it pickles."""
 
     def describe(self, env: Env) -> Described:
         """What an env says of itself."""
 
-    def host(self, envs: Sequence[Env], block: Block) -> Host:
+    def host(self, envs: Sequence[Env], block: Block) -> EnvHost:
         """The host that runs the envs over a block, one a row; it closes them."""
 
 
@@ -201,6 +210,7 @@ class Engine(Host, Protocol[Description]):
         num_envs: number of envs.
         descriptions: what each env says of itself.
         block: the memory, once ``allocate`` has made it.
+        counts: what ``stats`` gives, which may be asked when the engine is closed, or gone.
         unsettled: whether ``settle`` is to be called before the block's ``state`` is read, since an interrupted call
             has left something under way.
     """
@@ -208,6 +218,7 @@ class Engine(Host, Protocol[Description]):
     num_envs: int
     descriptions: list[Description]
     block: Block
+    counts: EngineStats
     unsettled: bool
 
     def settle(self) -> None:
@@ -231,6 +242,15 @@ class Engine(Host, Protocol[Description]):
         Args:
             verb: ``"attribute"``, ``"call"`` or another that is asked of a row.
             arguments: those of each row, after the row's number.
+        """
+
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """What the workers have done since the first call, see :meth:`gymbridge.SerialEnv.stats`; they count from then.
+
+        It may be called in any thread, at any time after ``allocate``.
+
+        Args:
+            reset: count from zero again.
         """
 
     def allocate(self) -> None:

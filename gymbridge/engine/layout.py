@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from gymbridge.engine.work_counts import NUM_FIGURES
+
 __all__ = ["EnvDescription", "Field", "Layout", "Leaf"]
 
 Key = tuple[str, ...]
@@ -68,8 +70,9 @@ class Layout:
     - ``next``: what a step gave,
     - ``root``: what a reset gave,
     - ``control``: one byte a row each of ``op``, ``state`` and ``source`` (see :mod:`gymbridge.engine.codes`); of each
-      worker, in its first row, ``done_at``, when it came to the end of a round, on ``time.perf_counter``'s clock, and
-      ``at_work``, which of its rows it calls now (see :class:`~gymbridge.engine.codes.AtWork`).
+      worker, in its first row, ``done_at``, when it came to the end of a round, on ``time.perf_counter``'s clock,
+      ``at_work``, which of its rows it calls now (see :class:`~gymbridge.engine.codes.AtWork`), ``is_counted``, whether
+      it is to count what it does, and ``counts``, that (see :class:`~gymbridge.engine.work_counts.SharedTally`).
 
     Args:
         num_rows: number of envs.
@@ -91,9 +94,10 @@ class Layout:
 
     def __init__(self, num_rows: int, *, input: Iterable[Leaf], next: Iterable[Leaf], root: Iterable[Leaf]):
         byte = np.dtype(np.uint8)
-        control = [Leaf((name,), (), byte) for name in ("op", "state", "source")]
+        control = [Leaf((name,), (), byte) for name in ("op", "state", "source", "is_counted")]
         control.append(Leaf(("done_at",), (), np.dtype(np.float64)))
         control.append(Leaf(("at_work",), (), np.dtype(np.uint32)))
+        control.append(Leaf(("counts",), (NUM_FIGURES,), np.dtype(np.float64)))
         self.num_rows = num_rows
         self.nbytes = 0
         self.sections = {

@@ -8,8 +8,9 @@ from typing import Any, Generic, TypeVar
 from gymbridge.engine.block import Block
 from gymbridge.engine.dispatch import Arguments
 from gymbridge.engine.gym_host import close_all
-from gymbridge.engine.host import EnvDescription, Host, HostOptions, Report
+from gymbridge.engine.host import EnvDescription, EnvHost, HostOptions, Report
 from gymbridge.engine.layout import Layout
+from gymbridge.engine.work_counts import EngineStats, Tally
 
 __all__ = ["LocalEngine"]
 
@@ -29,6 +30,7 @@ class LocalEngine(Generic[Env, Description]):
         descriptions: what each env says of itself.
         block: the memory.
         num_envs: number of envs.
+        counts: what ``stats`` gives, after ``close`` too.
 
     Example:
         >>> import gymnasium as gym
@@ -44,13 +46,15 @@ class LocalEngine(Generic[Env, Description]):
 
     block: Block
     unsettled = False
-    _host: Host
+    _host: EnvHost
+    _tally: Tally | None = None
 
     def __init__(self, envs: Iterable[Env], options: HostOptions[Env, Description]):
         self.envs = list(envs)
         self.num_envs = len(self.envs)
         self._options = options
         self.descriptions = [options.describe(env) for env in self.envs]
+        self.counts = EngineStats(1)
 
     def allocate(self) -> None:
         """See :class:`~gymbridge.engine.host.Engine`."""
@@ -59,7 +63,25 @@ class LocalEngine(Generic[Env, Description]):
 
     def run(self, ops: bytes, inputs: Any, reset_kwargs: Sequence[Mapping[str, Any]] | None = None) -> Report:
         """One round: one op a row; see :class:`~gymbridge.engine.host.Host`."""
-        return self._host.run(ops, inputs, reset_kwargs)
+        tally = self._tally
+        if tally is None:
+            return self._host.run(ops, inputs, reset_kwargs)
+        tally.begin_round()
+        try:
+            return self._host.run(ops, inputs, reset_kwargs)
+        finally:
+            tally.end_round()
+
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """See :class:`~gymbridge.engine.host.Engine`; the one worker is who calls ``run``."""
+        self.counts.begin(self._begin_to_count)
+        return self.counts.taken(reset=reset)
+
+    def _begin_to_count(self) -> list[Tally]:
+        tally = Tally()
+        self._host.count(tally)
+        self._tally = tally
+        return [tally]
 
     def attribute(self, row: int, name: str) -> Any:
         """Attribute ``name`` of a row's env."""
@@ -110,4 +132,5 @@ class LocalEngine(Generic[Env, Description]):
 
     def close(self) -> None:
         """Closes the envs, each of them even if another's ``close`` raises; raises the first error at the end."""
+        self.counts.end()
         close_all(self.envs)

@@ -25,6 +25,7 @@ from gymbridge.engine.restarts import RestartLimit, Restarts
 from gymbridge.engine.row_verbs import RowVerbs
 from gymbridge.engine.shared_memory import MemoryKind
 from gymbridge.engine.supervision import Crew, not_known
+from gymbridge.engine.work_counts import EngineStats, SharedTally, forget_round
 from gymbridge.engine.worker_kinds import ProcessWorkers
 from gymbridge.engine.worker_loop import EnvWorker
 from gymbridge.engine.workers import StartMethod
@@ -96,6 +97,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         unsettled: whether an interrupted call has left something under way.
         shutdown_timeout: as it was given; it may be set.
         restarts: which workers have been replaced.
+        counts: what ``stats`` gives, after ``close`` too.
 
     Raises:
         UnpicklableError: a maker cannot be sent; the message names its env.
@@ -171,6 +173,8 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         self._all_workers = range(self.num_workers)
         self._worker_of = [worker for worker, part in enumerate(parts) for _ in part]
         self.restarts = Restarts(max_restarts)
+        crew = self._crew
+        self.counts = EngineStats(self.num_workers, self.restarts, lambda: crew.timeouts)
         self._step_timeout = step_timeout
         self._hangs: HangWatch | None = None
         self._replacing: Replacing | None = None
@@ -184,16 +188,15 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         return ProcessWorkers(**how)
 
     def stats(self, *, reset: bool = False) -> dict[str, Any]:
-        """How often workers were replaced, in all and each, and how many were ended since an env took too long.
+        """See :class:`~gymbridge.engine.host.Engine`; each worker counts in its part of the block."""
+        self.counts.begin(self._begin_to_count)
+        return self.counts.taken(reset=reset)
 
-        Args:
-            reset: count from zero again.
-        """
-        counts = self.restarts.stats(self._crew.timeouts)
-        if reset:
-            self.restarts.count_anew()
-            self._crew.timeouts = 0
-        return counts
+    def _begin_to_count(self) -> list[SharedTally]:
+        block, firsts = self.block, [part.start for part in self._crew.parts]
+        for first in firsts:
+            block.is_counted[first] = True
+        return [SharedTally(block.counts[first]) for first in firsts]
 
     # ---------------------------------------------------------------- before the first round
 
@@ -242,6 +245,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         ours = theirs + ALIGNMENT
         whole = memoryview(self._memory.array)  # type: ignore[arg-type]
         whole[theirs] = 0  # of a worker that died
+        forget_round(self.block.counts[part.start])
         look = LOOK_SECONDS if self._looks else 0.0
         rows = self.block.layout.rows(part.start, part.stop)
         allocation = Allocation(rows, nbytes, theirs, ours, look, in_use)
@@ -577,6 +581,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         """
         self._round = None
         self._calls_under_way = False
+        self.counts.end()
         errors = self._crew.close(self.shutdown_timeout if timeout is None else timeout, terminate)
         if hasattr(self, "_memory"):
             self._memory.close()

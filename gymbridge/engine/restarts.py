@@ -56,7 +56,7 @@ class Restarts:
             long each of them lives: it would never end where a worker dies of what the call has it do.
 
     Attributes:
-        of_worker: worker -> how often it has been replaced, where it has.
+        of_worker: worker -> how often it has been replaced, where it has; it only grows.
 
     Example:
         >>> restarts = Restarts((2, 60.0))
@@ -91,11 +91,6 @@ class Restarts:
         self.of_worker[worker] = self.of_worker.get(worker, 0) + 1
         return True
 
-    @property
-    def total(self) -> int:
-        """How often a worker has been replaced."""
-        return sum(self.of_worker.values())
-
     def take_seed(self, row: int, seed: Any) -> None:
         """Keeps the seed that a row's env is given; None is not one."""
         if seed is not None:
@@ -111,18 +106,6 @@ class Restarts:
             return None
         entropy = [self._seeds[row] % 2**64, row, count]
         return int(np.random.SeedSequence(entropy).generate_state(1)[0]) >> 1  # 31 bits: envs take them everywhere
-
-    def stats(self, timeouts: int) -> dict[str, Any]:
-        """The counts, as ``stats()`` of the fronts gives them.
-
-        Args:
-            timeouts: how many workers were ended because an env took too long.
-        """
-        return {"restarts": self.total, "restarts_of": dict(self.of_worker), "timeouts": timeouts}
-
-    def count_anew(self) -> None:
-        """Counts from zero again; the limit is none the wiser."""
-        self.of_worker.clear()
 
 
 def require_same_leaves(row: int, made: EnvDescription, before: EnvDescription) -> None:

@@ -17,13 +17,14 @@ from gymbridge.engine.block import Block
 from gymbridge.engine.codes import AtWork, Op, RowState, Source
 from gymbridge.engine.failures import fail_rows
 from gymbridge.engine.gym_host import close_all
-from gymbridge.engine.host import IN_BLOCK, NOTHING, Host, Inputs, RemoteHostOptions, Report
+from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvHost, Inputs, RemoteHostOptions, Report
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.mailbox import Mailbox, packed_for_caller
 from gymbridge.engine.makers import make_all
 from gymbridge.engine.protocol import SYNC, Allocation, Answer, Call, Command, RoundNews
 from gymbridge.engine.remote_errors import ToldError
 from gymbridge.engine.shared_memory import SharedBytes
+from gymbridge.engine.work_counts import SharedTally
 from gymbridge.engine.workers import WakeEnd, WorkerSide
 from gymbridge.engine.workers.channel import Channel
 from gymbridge.engine.workers.registrations import restore_ids
@@ -197,8 +198,10 @@ class EnvService:
     """
 
     _block: Block
-    _host: Host
+    _host: EnvHost
     _inputs: Inputs
+    _is_counted: memoryview
+    _tally: SharedTally | None
 
     def __init__(self, envs: list[Any], options: RemoteHostOptions[Any], first_row: int, side: Side):
         self._envs = envs
@@ -232,9 +235,9 @@ class EnvService:
         """Does what the caller asks, and answers; False once that was to close the envs."""
         wake = self._side.wake
         if command == Command.ROUND:
-            wake.wake(self._round(with_mail=False))
+            wake.wake(self._counted_round(with_mail=False) if self._is_counted[0] else self._round(with_mail=False))
         elif command == Command.ROUND_WITH_MAIL:
-            wake.wake(self._round(with_mail=True))
+            wake.wake(self._counted_round(with_mail=True) if self._is_counted[0] else self._round(with_mail=True))
         elif command is not None and command >= SYNC:
             wake.restart()
             wake.signal(command)
@@ -257,6 +260,17 @@ class EnvService:
         return _NOTHING if block is None else int(block.at_work[0])
 
     # ---------------------------------------------------------------- rounds
+
+    def _counted_round(self, *, with_mail: bool) -> Answer:
+        """As ``_round``, once the caller has asked what the workers do."""
+        tally = self._tally
+        if tally is None:
+            tally = self._tally = SharedTally(self._block.counts[0])
+            self._host.count(tally)
+        tally.begin_round()
+        answer = self._round(with_mail=with_mail)
+        tally.end_round()
+        return answer
 
     def _round(self, *, with_mail: bool) -> Answer:
         ops = self._block.op.tobytes()
@@ -376,6 +390,8 @@ class EnvService:
         self._inputs = self._options.inputs(self._descriptions, block)
         self._block = block
         block.at_work[0] = _NOTHING
+        self._is_counted = block.is_counted
+        self._tally = None
         self._objects = [
             (section, key, array)
             for section in ("next", "root")

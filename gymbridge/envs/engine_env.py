@@ -14,6 +14,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from gymbridge.engine.calls import OneCallAtATime, exclusive
 from gymbridge.engine.host import Engine
+from gymbridge.engine.work_counts import EngineStats
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.done_groups import DoneGroups
 from gymbridge.envs.engine_face import EngineFace
@@ -44,6 +45,10 @@ class EngineEnv(OneCallAtATime, EnvBase):
     """The seeds that the envs which run were given last."""
     _seed_chains: Sequence[SeedChain | None] = (None,)
     """Those of the envs that run or ran last, one a row."""
+    _is_counted = False
+    """Somebody has asked for ``stats``."""
+    _ended_counts: EngineStats | None = None
+    """What was counted of the envs that ran last."""
     _is_starting = False
     _start_error: AttributeError | None = None
     """What the last start raised, if it was one that Python takes for a missing attribute of the env."""
@@ -68,6 +73,8 @@ class EngineEnv(OneCallAtATime, EnvBase):
             try:
                 self._engine_face = self._make_face()
                 self._take_specs(self._engine_face)
+                if self._is_counted:
+                    self._engine_face.engine.stats()
             except AttributeError as error:
                 self._start_error = error
                 raise
@@ -78,6 +85,55 @@ class EngineEnv(OneCallAtATime, EnvBase):
                 self._seeds = None
                 self._give_seeds(seeds, static_seed)
         return self._engine_face
+
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """What the envs' workers have done, and where their time has gone, since this was first called.
+
+        Nothing is counted before, and nothing costs anything. The first call begins: it gives zeros, or before the envs
+        have been started has them counted from the start. It may be called in any thread, while steps are under way
+        too. After ``close`` it gives what was counted last; envs that are started again count from zero.
+
+        Args:
+            reset: count from zero again. What is under way then counts where it ends.
+
+        Returns:
+            A dict of ``"workers"``, a list with a dict for each worker: of a ``ParallelEnv`` a process, of a pool an
+            env, of others one, the caller itself. In it
+
+            - ``steps``: how many steps of envs it has made; of an env that is a batch of its own, one a call. Those
+              that raised are counted, those in which a worker died or an env was given up are not;
+            - ``step_s``: seconds in steps and resets of the envs, whatever these do there;
+            - ``copy_s``: the other seconds in which it had work: reading what the envs are given, checking what they
+              give, and copying it to where the caller finds it. In a pool whose envs run in this process that is the
+              caller's time, shared equally by the envs that it concerns;
+            - ``wait_s``: the seconds without work. Of the caller itself: those in which nobody has stepped or reset.
+
+            ``"seconds"``: the time of all this, which ``wait_s``, ``step_s`` and ``copy_s`` add up to where nothing is
+            under way. ``"restarts"``: how often a worker was replaced, ``"restarts_of"``, the same for each that was,
+            by its number, and ``"timeouts"``: how many were ended since an env took too long; these three count from
+            the start on.
+
+        Example:
+            >>> from gymbridge import SerialEnv
+            >>> env = SerialEnv(4, "CartPole-v1")
+            >>> _ = env.stats()
+            >>> _ = env.rollout(10, break_when_any_done=False)
+            >>> (caller,) = env.stats()["workers"]
+            >>> caller["steps"], caller["step_s"] > 0
+            (40, True)
+            >>> env.close()
+        """
+        self._is_counted = True  # before the look: a start under way in another thread sees it
+        face, ended = self._engine_face, self._ended_counts
+        if face is not None:
+            counts: dict[str, Any] = face.engine.stats(reset=reset)
+            return counts
+        return (EngineStats(self._num_counted) if ended is None else ended).taken(reset=reset)
+
+    @property
+    def _num_counted(self) -> int:
+        """How many workers there will be."""
+        return 1
 
     @property
     def engine(self) -> Engine[Any]:
@@ -358,7 +414,9 @@ class EngineEnv(OneCallAtATime, EnvBase):
     def __getstate__(self) -> dict[str, Any]:
         """The configuration, without the engine: what is unpickled starts its own."""
         of_the_moment = {"_engine_face": None, "_latest": None, "_plan": None, "_call_under_way": None}
-        return {**self.__dict__, **of_the_moment, "_is_starting": False, "_start_error": None, "_seeds_given": None}
+        not_counted = {"_is_counted": False, "_ended_counts": None}
+        not_started = {"_is_starting": False, "_start_error": None, "_seeds_given": None}
+        return {**self.__dict__, **of_the_moment, **not_counted, **not_started}
 
     @exclusive
     def to(self, device: DeviceLike) -> Self:
@@ -389,7 +447,10 @@ class EngineEnv(OneCallAtATime, EnvBase):
     def close(self, *, raise_if_closed: bool = True) -> None:
         """See :meth:`EnvBase.close`; the envs are closed too."""
         super().close(raise_if_closed=raise_if_closed)
-        face, self._engine_face = self._engine_face, None
+        face = self._engine_face
+        if face is not None:
+            self._ended_counts = face.engine.counts  # first: another thread may ask
+        self._engine_face = None
         self._seeds_given = None
         if face is not None:
             face.engine.close()

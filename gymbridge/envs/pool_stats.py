@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from time import perf_counter
+from typing import NamedTuple
 
 __all__ = ["ExchangeStats"]
 
 
+class _Counts(NamedTuple):
+    """What has been counted since the pool was made; it only grows."""
+
+    batches: int = 0
+    items: int = 0
+    capacity: int = 0
+    partial: int = 0
+    actions: int = 0
+    ready_s: float = 0.0
+    action_s: float = 0.0
+    waited_s: float = 0.0
+
+
 class ExchangeStats:
-    """What a pool has handed out since it was started, or since its counts were taken last.
+    """What a pool has handed out since it was made, or since its counts were last begun anew.
+
+    One thread sends and receives batches; any may ask. The counts only grow, so that to begin anew is to know what they
+    were.
 
     Args:
         num_envs: number of envs of the pool.
@@ -19,22 +37,17 @@ class ExchangeStats:
         self._num_envs = num_envs
         self._handed_out: dict[int, float] = {}
         """Row -> when it was received, until it is sent again."""
-        self._restart()
-
-    def _restart(self) -> None:
-        self._batches = self._items = self._capacity = self._partial = self._actions = 0
-        self._ready_seconds = self._action_seconds = self._waited_seconds = 0.0
+        self._lock = threading.Lock()
+        self._counts = self._before = _Counts()
         self._since: float | None = None
 
     def sent(self, rows: Sequence[int]) -> None:
         """Rows are given work together."""
         if self._handed_out:
-            now = perf_counter()
-            for row in rows:
-                handed_out = self._handed_out.pop(row, None)
-                if handed_out is not None:
-                    self._action_seconds += now - handed_out
-                    self._actions += 1
+            now, counts = perf_counter(), self._counts
+            since = [handed_out for row in rows if (handed_out := self._handed_out.pop(row, None)) is not None]
+            seconds = now * len(since) - sum(since)
+            self._counts = counts._replace(actions=counts.actions + len(since), action_s=counts.action_s + seconds)
 
     def received(self, begun: float, done_at: Sequence[float], rows: Sequence[int], capacity: int | None) -> None:
         """Rows are handed out together.
@@ -48,32 +61,39 @@ class ExchangeStats:
         now = perf_counter()
         if self._since is None:
             self._since = begun
-        self._waited_seconds += now - begun
-        self._batches += 1
-        self._items += len(rows)
         capacity = self._num_envs if capacity is None else min(capacity, self._num_envs)
-        self._capacity += capacity
-        self._partial += len(rows) < capacity
-        self._ready_seconds += now * len(rows) - sum(done_at)
+        counts = self._counts
+        self._counts = _Counts(
+            counts.batches + 1,
+            counts.items + len(rows),
+            counts.capacity + capacity,
+            counts.partial + (len(rows) < capacity),
+            counts.actions,
+            counts.ready_s + now * len(rows) - sum(done_at),
+            counts.action_s,
+            counts.waited_s + now - begun,
+        )
         for row in rows:
             self._handed_out[row] = now
 
     def taken(self, *, reset: bool) -> dict[str, float]:
         """The counts, as :meth:`gymbridge.AsyncEnvPool.stats` gives them; from zero afterwards, if told."""
-        elapsed = 0.0 if self._since is None else perf_counter() - self._since
-        counts = {
-            "batches": self._batches,
-            "items": self._items,
-            "avg_batch_size": _ratio(self._items, self._batches),
-            "batch_fill_ratio": _ratio(self._items, self._capacity),
-            "partial_batch_fraction": _ratio(self._partial, self._batches),
-            "avg_observation_to_batch_ms": 1e3 * _ratio(self._ready_seconds, self._items),
-            "avg_batch_to_action_ms": 1e3 * _ratio(self._action_seconds, self._actions),
-            "consumer_busy_fraction": _ratio(max(0.0, elapsed - self._waited_seconds), elapsed),
+        with self._lock:
+            counts, since = self._counts, self._since
+            own = _Counts(*(now - before for now, before in zip(counts, self._before, strict=True)))
+            if reset:
+                self._before, self._since = counts, None
+        elapsed = 0.0 if since is None else perf_counter() - since
+        return {
+            "batches": own.batches,
+            "items": own.items,
+            "avg_batch_size": _ratio(own.items, own.batches),
+            "batch_fill_ratio": _ratio(own.items, own.capacity),
+            "partial_batch_fraction": _ratio(own.partial, own.batches),
+            "avg_observation_to_batch_ms": 1e3 * _ratio(own.ready_s, own.items),
+            "avg_batch_to_action_ms": 1e3 * _ratio(own.action_s, own.actions),
+            "consumer_busy_fraction": _ratio(max(0.0, elapsed - own.waited_s), elapsed),
         }
-        if reset:
-            self._restart()
-        return counts
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -24,7 +24,7 @@ from gymbridge.envs.parcels import Handed, Packer, Parcel
 from gymbridge.envs.placed_leaves import NO_PLACES, EnvPlaces, put_rows, tensors_of
 from gymbridge.envs.remote_inputs import GivenColumns, GivenRows, RemoteInputs, RoundInputs, Sent, inputs_of_rows
 from gymbridge.envs.spec_keys import leaf_keys
-from gymbridge.envs.tensordict_calls import TensorDictCall
+from gymbridge.envs.tensordict_calls import TensorDictCall, TimedTensorDictCall
 from gymbridge.envs.tensordict_host import (
     HonouredMasks,
     RowInputs,
@@ -273,6 +273,12 @@ class RemoteTensorDictHost(TensorDictHost):
 
     # ---------------------------------------------------------------- envs that are called by others
 
+    _call_kind = TensorDictCall
+
+    def time_calls(self) -> None:
+        """See :class:`~gymbridge.engine.env_calls.CallingHost`."""
+        self._call_kind = TimedTensorDictCall
+
     def prepare_thread(self) -> None:
         """See :class:`~gymbridge.engine.env_calls.CallingHost`; no gradients in it."""
         torch.set_grad_enabled(False)
@@ -290,7 +296,7 @@ class RemoteTensorDictHost(TensorDictHost):
         with torch.no_grad():
             given, masks = self._given_in_process(rows, ops, None if inputs is None else inputs.given)
         made = []
-        envs, is_plain, is_whole = self.envs, self._plain, self._is_whole
+        envs, is_plain, is_whole, kind = self.envs, self._plain, self._is_whole, self._call_kind
         for index, (row, op) in enumerate(zip(rows, ops, strict=True)):
             if op == Op.RESET:
                 kwargs: Mapping[str, Any] = copied(dict(reset_kwargs[index])) if reset_kwargs else {}
@@ -301,7 +307,7 @@ class RemoteTensorDictHost(TensorDictHost):
             else:
                 continue
             mask = None if masks is None else masks[index]
-            made.append(TensorDictCall(row, op, envs[row], own, mask, kwargs, is_plain[row], is_whole[row]))
+            made.append(kind(row, op, envs[row], own, mask, kwargs, is_plain[row], is_whole[row]))
         return made
 
     def _given_in_process(

@@ -9,10 +9,10 @@ import torch
 from tensordict import TensorDictBase
 
 from gymbridge.engine.codes import Op
-from gymbridge.engine.env_calls import Await, RowCall, is_awaitable
+from gymbridge.engine.env_calls import Await, RowCall, TimedCall, is_awaitable
 from gymbridge.envs.base import EnvBase
 
-__all__ = ["TensorDictCall"]
+__all__ = ["TensorDictCall", "TimedTensorDictCall"]
 
 _RESET = int(Op.RESET)
 
@@ -93,9 +93,7 @@ class TensorDictCall(RowCall):
 
     def again(self, env: EnvBase, seed: int | None) -> TensorDictCall:
         """See :class:`~gymbridge.engine.env_calls.RowCall`; the env has its seed itself."""
-        return TensorDictCall(
-            self.row, self.op, env, self._given, self._mask, self._kwargs, self._is_plain, self._is_whole
-        )
+        return type(self)(self.row, self.op, env, self._given, self._mask, self._kwargs, self._is_plain, self._is_whole)
 
     def stepped(self) -> Any:
         """What ``_step`` gave, or raises what it raised."""
@@ -114,3 +112,7 @@ class TensorDictCall(RowCall):
         if self.op == _RESET:
             return self._env._first_of(self._made, self._own, self._given, self._mask)
         return self._env._next_of(self._made, self._own, self._given, self._mask)  # type: ignore[arg-type]
+
+
+class TimedTensorDictCall(TimedCall, TensorDictCall):
+    """A reset or a step of an ``EnvBase`` that is timed."""

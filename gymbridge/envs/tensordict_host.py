@@ -18,6 +18,7 @@ from gymbridge.engine.failures import fail_rows, unmarked
 from gymbridge.engine.gym_host import close_all
 from gymbridge.engine.host import Report
 from gymbridge.engine.layout import Leaf
+from gymbridge.engine.work_counts import Tally, counted
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.env_specs import EnvSpecs, difference, first_alike
@@ -131,6 +132,8 @@ class TensorDictHost(FollowsPaths):
 
     def __init__(self, envs: Sequence[EnvBase], options: TensorDictHostOptions, block: Block):
         self.envs = envs
+        self._called: Sequence[Any] = envs
+        """What is called in rounds: the envs, or what counts what they do."""
         self._refuses_gradients = not options.gradients
         self._state, self._source, self._at_work = block.state, block.source, block.at_work
         if not block.in_use:
@@ -189,12 +192,12 @@ class TensorDictHost(FollowsPaths):
         """Steps all envs, whose outputs are checked together, or each by itself where that cannot be."""
         made: list[Any] = []
         at_work = self._at_work
-        for row, (env, given) in enumerate(zip(self.envs, inputs.given, strict=True)):
+        for row, (called, given) in enumerate(zip(self._called, inputs.given, strict=True)):
             at_work[0] = row
             try:
-                out = env._step(given)  # type: ignore[arg-type]
+                out = called._step(given)
                 if out is given:
-                    env._require_new("_step", out, given)
+                    self.envs[row]._require_new("_step", out, given)
                 made.append(out)
             except Exception as error:
                 self._fail(row, error, report)
@@ -241,8 +244,8 @@ class TensorDictHost(FollowsPaths):
         env = self.envs[row]
         self._at_work[0] = row
         if not self._plain[row]:
-            return self._taken(row, env._next(given, mask))
-        out = env._step(given)
+            return self._taken(row, self._called[row]._next(given, mask))
+        out = self._called[row]._step(given)
         env._require_new("_step", out, given)
         return self._taken(row, out)
 
@@ -258,7 +261,7 @@ class TensorDictHost(FollowsPaths):
         self, row: int, given: TensorDictBase | None, mask: torch.Tensor | None, kwargs: Mapping[str, Any]
     ) -> OutputRow:
         self._at_work[0] = _AT_RESET | row
-        return self._first_taken(row, self.envs[row]._first(given, mask, dict(kwargs)))
+        return self._first_taken(row, self._called[row]._first(given, mask, dict(kwargs)))
 
     def _first_taken(self, row: int, made: object) -> OutputRow:
         """What a reset gave, if it is as the specs say."""
@@ -288,6 +291,10 @@ class TensorDictHost(FollowsPaths):
                         f"step under torch.no_grad()"
                     )
         return out
+
+    def count(self, tally: Tally) -> None:
+        """See :class:`~gymbridge.engine.host.EnvHost`."""
+        self._called = counted(self.envs, tally)
 
     # ---------------------------------------------------------------- the envs themselves
 

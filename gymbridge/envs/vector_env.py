@@ -16,8 +16,10 @@ masks
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -31,6 +33,7 @@ from gymbridge.engine.calls import OneCallAtATime, exclusive
 from gymbridge.engine.codes import Op, RowState
 from gymbridge.engine.failures import why_not_stepped
 from gymbridge.engine.layout import Leaf
+from gymbridge.engine.work_counts import EngineStats, Tally
 from gymbridge.engine.workers.pickling import can_be_pickled
 from gymbridge.envs.action_leaves import TensorDictActionLeaves
 from gymbridge.envs.base import EnvBase
@@ -49,7 +52,7 @@ from gymbridge.specs import Binary
 __all__ = ["GymVectorEnv", "VectorEnvTraits"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-
+_Gave = TypeVar("_Gave")
 
 _STEP, _RESET = int(Op.STEP), int(Op.RESET)
 _RUNNING, _ENDED, _FAILED, _NEW = int(RowState.RUNNING), int(RowState.ENDED), int(RowState.FAILED), int(RowState.NEW)
@@ -69,6 +72,10 @@ _TAKEN_APART = frozenset(
 """What :meth:`GymVectorEnv._take_apart_spaces` sets."""
 
 
+_COUNTED = frozenset({"_counts", "_tally"})
+"""What counts the steps of this very env."""
+
+
 class VectorEnvTraits(NamedTuple):
     """What there is to know of a vector env beside its spaces."""
 
@@ -83,6 +90,8 @@ class VectorEnvTraits(NamedTuple):
     """An env whose episode has ended is reset by the next step even after a ``reset`` of all."""
     entries_of_ends: frozenset[str] = frozenset()
     """Infos that a wrapper adds about the episode that has ended, also where the others are the next one's already."""
+    counts: bool = False
+    """What is in its wrappers has ``stats`` of its own, which are an engine's."""
 
 
 class GymVectorEnv(OneCallAtATime, EnvBase):
@@ -170,6 +179,55 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
             self._options.categorical_action_encoding,
         )
 
+    # ---------------------------------------------------------------- what is counted
+
+    _tally: Tally | None = None
+
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """What the vector env has done since this was first called, see :meth:`gymbridge.SerialEnv.stats`.
+
+        A vector env of this package tells itself what its workers do. Of another there is one worker, the caller: its
+        ``steps`` are those of all envs, dead ones apart, and ``step_s`` are the seconds in the vector env's ``step``
+        and ``reset``.
+
+        Args:
+            reset: count from zero again.
+        """
+        if self._traits.counts:
+            told: dict[str, Any] = self.env.unwrapped.stats(reset=reset)  # type: ignore[attr-defined]
+            return told
+        counts = self.__dict__.setdefault("_counts", EngineStats(1))
+        counts.begin(self._begin_to_count)
+        taken: dict[str, Any] = counts.taken(reset=reset)
+        return taken
+
+    def _begin_to_count(self) -> list[Tally]:
+        self._tally = Tally()
+        return [self._tally]
+
+    def _round(self, call: Callable[[], _Gave]) -> _Gave:
+        """Makes a call of this env, which is counted once somebody has asked for ``stats``."""
+        tally = self._tally
+        if tally is None:
+            return call()
+        tally.begin_round()
+        try:
+            return call()
+        finally:
+            tally.end_round()
+
+    def _asked(self, call: Callable[[], Any], num_steps: int = 0) -> Any:
+        """Makes a call of the vector env, which is counted as so many steps."""
+        tally = self._tally
+        if tally is None:
+            return call()
+        tally.steps += num_steps
+        begun = perf_counter()
+        try:
+            return call()
+        finally:
+            tally.step_s += perf_counter() - begun
+
     # ---------------------------------------------------------------- reset
 
     @exclusive
@@ -180,17 +238,17 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
         once more where a mask picks it, or where a TensorDict is given and all have ended: it has begun already. One
         that the vector env is about to reset in its next step is left as it stands, where a mask picks it.
         """
-        return super().reset(tensordict, **kwargs)
+        return self._round(partial(super().reset, tensordict, **kwargs))
 
     @exclusive
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See :meth:`EnvBase.step`."""
-        return super().step(tensordict)
+        return self._round(partial(super().step, tensordict))
 
     @exclusive
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """See :meth:`EnvBase.step_and_maybe_reset`, and the table in this module for envs with dead steps."""
-        return super().step_and_maybe_reset(tensordict)
+        return self._round(partial(super().step_and_maybe_reset, tensordict))
 
     def _first(
         self, tensordict: TensorDictBase | None, mask: torch.Tensor | None, kwargs: dict[str, Any]
@@ -281,7 +339,7 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
         if seed is not None:
             kwargs["seed"] = seed
         try:
-            observation, infos = self.env.reset(**kwargs)
+            observation, infos = self._asked(partial(self.env.reset, **kwargs))
             columns = [*self._observations(observation, self._gives_own), *self._infos(infos)]
         except BaseException:
             self._states[:] = _FAILED
@@ -328,7 +386,8 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
         ops = np.where(dead, _RESET, _STEP).astype(np.uint8).tobytes()
         parts = [tuple(part) if part.dtype.hasobject else part for part in self._actions(tensordict, ops)]
         try:
-            observation, reward, terminated, truncated, infos = self.env.step(self._action_tree.unflatten(parts))
+            step = partial(self.env.step, self._action_tree.unflatten(parts))
+            observation, reward, terminated, truncated, infos = self._asked(step, self.numel() - int(dead.sum()))
             rewards = rewards_of(reward, self.numel(), self._options.reward_dtype)
             terminations = flags_of("terminated", terminated, self.numel())
             truncations = flags_of("truncated", truncated, self.numel())
@@ -434,7 +493,7 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
                 f"{type(self).__name__}: {self.env} cannot be pickled; make the vector env and from_vector_env(...) of "
                 f"it where they are needed"
             )
-        return {name: value for name, value in self.__dict__.items() if name not in _TAKEN_APART}
+        return {name: value for name, value in self.__dict__.items() if name not in _TAKEN_APART | _COUNTED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -453,6 +512,8 @@ class GymVectorEnv(OneCallAtATime, EnvBase):
         was_closed = self.is_closed
         super().close(raise_if_closed=raise_if_closed)
         if not was_closed:
+            if "_counts" in self.__dict__:
+                self._counts.end()
             self.env.close()
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from gymbridge.engine.codes import AtWork, Op, Source
 from gymbridge.engine.layout import Field, Layout
+from gymbridge.engine.work_counts import forget_round, note_round
 
 __all__ = ["EVERYTHING", "Parts", "RowBytes"]
 
@@ -26,9 +27,11 @@ class Parts(IntFlag):
     """Which bytes of a row are sent."""
 
     GIVEN = 1
-    """What the caller writes before a round: the op, where the row stands, and the section ``input``."""
+    """What the caller writes before a round: the op, where the row stands, and the section ``input``; and what it has
+    counted, which one that is new goes on from."""
     STANDING = 2
-    """What every round changes: where the row stands, and of ``next`` what a reset clears: reward, flags and infos."""
+    """What every round changes: where the row stands, what it has counted, and of ``next`` what a reset clears: reward,
+    flags and infos."""
     NEXT = 4
     """What a step alone gives: the rest of ``next``."""
     ROOT = 8
@@ -60,10 +63,14 @@ class RowBytes:
     def __init__(self, layout: Layout, memory: npt.NDArray[np.uint8]):
         control, following = layout.sections["control"], layout.sections["next"]
         root = layout.sections["root"]
-        standing = _spans(control[name,] for name in ("state", "source"))
+        standing = _spans(control[name,] for name in ("state", "source", "counts"))
         cleared = [key for key in following if key not in root or key[0] == "info"]
         self._spans = {
-            Parts.GIVEN: [*_spans([control["op",]]), *standing, *_spans(layout.sections["input"].values())],
+            Parts.GIVEN: [
+                *_spans([control["op",], control["is_counted",]]),
+                *standing,
+                *_spans(layout.sections["input"].values()),
+            ],
             Parts.STANDING: [*standing, *_spans(following[key] for key in cleared)],
             Parts.NEXT: _spans(field for key, field in following.items() if key not in cleared),
             Parts.ROOT: _spans(root.values()),
@@ -73,6 +80,7 @@ class RowBytes:
         self._op, self._source = control["op",].offset, control["source",].offset
         self._at_work = _array(memory, control["at_work",])
         self._done_at = _array(memory, control["done_at",])
+        self._is_counted, self._counts = (_array(memory, control[name,]) for name in ("is_counted", "counts"))
 
     def packed(self, parts: Parts) -> bytes:
         """The bytes of some parts."""
@@ -114,6 +122,8 @@ class RowBytes:
     def begin_round(self) -> None:
         """The row's env is at the op that it is given."""
         self._at_work[0] = AtWork.RESET if self._memory[self._op] == Op.RESET else AtWork.STEP
+        if self._is_counted[0]:
+            note_round(self._counts)
 
     def begin_call(self) -> None:
         """The row's env is asked for something beside rounds."""
@@ -127,6 +137,7 @@ class RowBytes:
         """The row's env has nothing to do, since a time on ``time.perf_counter``'s clock."""
         self._at_work[0] = AtWork.NOTHING
         self._done_at[0] = done_at
+        forget_round(self._counts)
 
 
 def _spans(fields: Iterable[Field]) -> list[Span]:

@@ -300,6 +300,11 @@ class VecEnv(OneCallAtATime, base_vec_env.VecEnv):
         """Whether the envs are gymnasium's, not TensorDict envs."""
         return isinstance(self._rounds.engine.descriptions[0], GymEnvDescription)
 
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """What the engine's workers have done, see :meth:`gymbridge.SerialEnv.stats`."""
+        counts: dict[str, Any] = self.engine.stats(reset=reset)
+        return counts
+
     # ---------------------------------------------------------------- open, closed, copied
 
     def _require_open(self, call: str) -> None:

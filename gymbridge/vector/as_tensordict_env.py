@@ -159,6 +159,7 @@ def _traits(vector_env: VectorEnv[Any, Any, Any], mode: AutoresetMode, told: boo
             for layer in around
             if isinstance(layer, wrappers.RecordEpisodeStatistics)
         ),
+        counts=isinstance(base, _OURS) and hasattr(getattr(base, "env", base), "stats"),
     )
 
 

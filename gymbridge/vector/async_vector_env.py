@@ -159,25 +159,6 @@ class AsyncVectorEnv(EngineVectorEnv[ParallelEngine[GymEnvDescription], ObsType,
         """Number of worker processes."""
         return self._engine.num_workers
 
-    def stats(self, *, reset: bool = False) -> dict[str, Any]:
-        """What the vector env has counted since it was made, or since it was last told to count anew.
-
-        Args:
-            reset: count from zero again.
-
-        Returns:
-            ``restarts``, how often a worker was replaced, ``restarts_of``, the same for each worker that was, and
-            ``timeouts``, how many were ended since an env took too long.
-
-        Example:
-            >>> import gymnasium as gym
-            >>> envs = AsyncVectorEnv([lambda: gym.make("CartPole-v1")], on_worker_failure="restart")
-            >>> envs.stats()
-            {'restarts': 0, 'restarts_of': {}, 'timeouts': 0}
-            >>> envs.close()
-        """
-        return self._engine.stats(reset=reset)
-
     # ---------------------------------------------------------------- what is pending
 
     def _require_open(self, call: str) -> None:

@@ -144,6 +144,32 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
         """Whether what is handed out is numpy, not torch."""
         return isinstance(self._output, NumpyOutput)
 
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """What the envs' workers have done, and where their time has gone, since this was first called.
+
+        It may be called in any thread, while steps are under way too; after ``close`` it gives what was counted last.
+
+        Args:
+            reset: count from zero again. What is under way then counts where it ends.
+
+        Returns:
+            ``"workers"``, a list with a dict for each worker process, of an env in this process for the caller alone:
+            ``steps``, ``wait_s``, ``step_s`` and ``copy_s``; ``"seconds"``, ``"restarts"``, ``"restarts_of"`` and
+            ``"timeouts"``. :meth:`gymbridge.SerialEnv.stats` says what each is.
+
+        Example:
+            >>> import gymnasium as gym
+            >>> from gymbridge.vector import SyncVectorEnv
+            >>> envs = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 3)
+            >>> envs.stats()["workers"]
+            [{'steps': 0, 'wait_s': 0.0, 'step_s': 0.0, 'copy_s': 0.0}]
+            >>> _ = envs.reset(), envs.step([0, 1, 1])
+            >>> envs.stats()["workers"][0]["steps"]
+            3
+            >>> envs.close()
+        """
+        return self._engine.stats(reset=reset)
+
     # ---------------------------------------------------------------- spaces
 
     def _observation_spaces(self) -> tuple[gym.Space[Any], gym.Space[Any]]:

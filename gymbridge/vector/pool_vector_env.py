@@ -277,6 +277,10 @@ class PoolVectorEnv(OneCallAtATime):
         observations, _, _, _, infos = self._recv("reset", None)
         return observations, infos
 
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """What the envs have done and what has gone through the pool, see :meth:`gymbridge.AsyncEnvPool.stats`."""
+        return self.pool.stats(reset=reset)
+
     def close(self) -> None:
         """Closes the pool with its envs, whatever is under way; once. A receive in another thread has an error."""
         if self._call_under_way in ("recv", "step", "reset"):

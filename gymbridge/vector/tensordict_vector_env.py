@@ -424,6 +424,21 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         """What each env of an engine renders, as a tuple; else what the batched env's own ``render`` gives."""
         return self.call("render")
 
+    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+        """What the env's workers have done, see :meth:`gymbridge.SerialEnv.stats`.
+
+        Raises:
+            AttributeError: an env of your own, which no engine runs.
+        """
+        try:
+            stats: Callable[..., dict[str, Any]] = self.env.stats  # type: ignore[attr-defined]
+        except AttributeError:
+            raise AttributeError(
+                f"stats: no engine runs {type(self.env).__name__}, so that nothing is counted; a SerialEnv or a "
+                f"ParallelEnv of such envs counts"
+            ) from None
+        return stats(reset=reset)
+
     @exclusive
     def close(self, **kwargs: Any) -> None:
         """Closes the env, once; see :meth:`close_extras`."""

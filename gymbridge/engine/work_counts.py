@@ -14,13 +14,15 @@ Nothing here runs before the first question: an env is called by a :class:`Count
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from gymbridge.engine.turns import Turns
 
 if TYPE_CHECKING:
     from gymbridge.engine.restarts import Restarts
@@ -266,7 +268,7 @@ class EngineStats:
     """
 
     def __init__(self, num_workers: int, restarts: Restarts | None = None, timeouts: Callable[[], int] = int):
-        self._lock = threading.Lock()
+        self._turns = Turns()
         self._is_over = False
         self._tallies: Sequence[Readable] = ()
         self._began_at: float | None = None
@@ -283,22 +285,27 @@ class EngineStats:
         Args:
             tallies: begins that; those of the workers.
         """
-        with self._lock:
-            if self._began_at is None and not self._is_over:
-                began_at = perf_counter()  # first: no worker has counted more than there was time for
-                self._tallies = tallies()
-                self._began_at = began_at
+        if self._began_at is None:
+            self._turns.take(partial(self._begin, tallies))
+
+    def _begin(self, tallies: Callable[[], Sequence[Readable]]) -> None:
+        if self._began_at is None and not self._is_over:
+            began_at = perf_counter()  # first: no worker has counted more than there was time for
+            self._tallies = tallies()
+            self._began_at = began_at
 
     def end(self) -> None:
         """The workers are about to go: what they have counted until now stays."""
-        with self._lock:
-            if not self._is_over:
-                self._read()
-                self._ended_at = perf_counter()
-                self._is_over = True
-                self._tallies = ()
-                timeouts = self._timeouts()
-                self._timeouts = lambda: timeouts
+        self._turns.take(self._end)
+
+    def _end(self) -> None:
+        if not self._is_over:
+            self._read()
+            self._ended_at = perf_counter()
+            self._is_over = True
+            self._tallies = ()
+            timeouts = self._timeouts()
+            self._timeouts = lambda: timeouts
 
     def _read(self) -> float:
         """Reads what the workers have counted; the seconds since they began."""
@@ -316,22 +323,24 @@ class EngineStats:
         Args:
             reset: count from zero again.
         """
-        with self._lock:
-            seconds = self._read()
-            restarts_of = {} if self._restarts is None else dict(self._restarts.of_worker)
-            timeouts = self._timeouts()
-            seconds_before, told_before, restarts_before, timeouts_before = self._before
-            if reset:
-                self._before = (seconds, self._told, restarts_of, timeouts)
-            since = {
-                worker: number - restarts_before.get(worker, 0)
-                for worker, number in restarts_of.items()
-                if number > restarts_before.get(worker, 0)
-            }
-            workers = [
-                {name: getattr(own, name) - getattr(before, name) for name in _Told._fields}
-                for own, before in zip(self._told, told_before, strict=True)
-            ]
+        return self._turns.take(partial(self._taken, reset))
+
+    def _taken(self, reset: bool) -> dict[str, Any]:
+        seconds = self._read()
+        restarts_of = {} if self._restarts is None else dict(self._restarts.of_worker)
+        timeouts = self._timeouts()
+        seconds_before, told_before, restarts_before, timeouts_before = self._before
+        if reset:
+            self._before = (seconds, self._told, restarts_of, timeouts)
+        since = {
+            worker: number - restarts_before.get(worker, 0)
+            for worker, number in restarts_of.items()
+            if number > restarts_before.get(worker, 0)
+        }
+        workers = [
+            {name: getattr(own, name) - getattr(before, name) for name in _Told._fields}
+            for own, before in zip(self._told, told_before, strict=True)
+        ]
         return {
             "workers": workers,
             "seconds": seconds - seconds_before,

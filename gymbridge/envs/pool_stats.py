@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
+
+from gymbridge.engine.turns import Turns
 
 __all__ = ["ExchangeStats"]
 
 
 class _Counts(NamedTuple):
-    """What has been counted since the pool was made; it only grows."""
+    """What has been counted since the pool was made."""
 
     batches: int = 0
     items: int = 0
@@ -26,8 +28,8 @@ class _Counts(NamedTuple):
 class ExchangeStats:
     """What a pool has handed out since it was made, or since its counts were last begun anew.
 
-    One thread sends and receives batches; any may ask. The counts only grow, so that to begin anew is to know what they
-    were.
+    One thread sends and receives batches; any may ask, and sees a part of a batch that is counted meanwhile. The counts
+    only grow: to begin anew is to know what they were.
 
     Args:
         num_envs: number of envs of the pool.
@@ -37,17 +39,21 @@ class ExchangeStats:
         self._num_envs = num_envs
         self._handed_out: dict[int, float] = {}
         """Row -> when it was received, until it is sent again."""
-        self._lock = threading.Lock()
-        self._counts = self._before = _Counts()
+        self._turns = Turns()
+        self._before = _Counts()
         self._since: float | None = None
+        self._batches = self._items = self._capacity = self._partial = self._actions = 0
+        self._ready_s = self._action_s = self._waited_s = 0.0
 
     def sent(self, rows: Sequence[int]) -> None:
         """Rows are given work together."""
         if self._handed_out:
-            now, counts = perf_counter(), self._counts
-            since = [handed_out for row in rows if (handed_out := self._handed_out.pop(row, None)) is not None]
-            seconds = now * len(since) - sum(since)
-            self._counts = counts._replace(actions=counts.actions + len(since), action_s=counts.action_s + seconds)
+            now = perf_counter()
+            for row in rows:
+                handed_out = self._handed_out.pop(row, None)
+                if handed_out is not None:
+                    self._action_s += now - handed_out
+                    self._actions += 1
 
     def received(self, begun: float, done_at: Sequence[float], rows: Sequence[int], capacity: int | None) -> None:
         """Rows are handed out together.
@@ -61,28 +67,27 @@ class ExchangeStats:
         now = perf_counter()
         if self._since is None:
             self._since = begun
+        self._waited_s += now - begun
+        self._batches += 1
+        self._items += len(rows)
         capacity = self._num_envs if capacity is None else min(capacity, self._num_envs)
-        counts = self._counts
-        self._counts = _Counts(
-            counts.batches + 1,
-            counts.items + len(rows),
-            counts.capacity + capacity,
-            counts.partial + (len(rows) < capacity),
-            counts.actions,
-            counts.ready_s + now * len(rows) - sum(done_at),
-            counts.action_s,
-            counts.waited_s + now - begun,
-        )
+        self._capacity += capacity
+        self._partial += len(rows) < capacity
+        self._ready_s += now * len(rows) - sum(done_at)
         for row in rows:
             self._handed_out[row] = now
 
+    def _taken(self, reset: bool) -> tuple[_Counts, float | None]:
+        """What has been counted since it began anew, and when the first batch since then was received."""
+        counts, since = _Counts(*(getattr(self, f"_{name}") for name in _Counts._fields)), self._since
+        own = _Counts._make(now - before for now, before in zip(counts, self._before, strict=True))
+        if reset:
+            self._before, self._since = counts, None
+        return own, since
+
     def taken(self, *, reset: bool) -> dict[str, float]:
         """The counts, as :meth:`gymbridge.AsyncEnvPool.stats` gives them; from zero afterwards, if told."""
-        with self._lock:
-            counts, since = self._counts, self._since
-            own = _Counts(*(now - before for now, before in zip(counts, self._before, strict=True)))
-            if reset:
-                self._before, self._since = counts, None
+        own, since = self._turns.take(partial(self._taken, reset))
         elapsed = 0.0 if since is None else perf_counter() - since
         return {
             "batches": own.batches,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -12,6 +12,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from gymbridge.engine.counts import count_of
 from gymbridge.envs.inputs import DeviceLike
+from gymbridge.envs.rollout_progress import Show, followed
 from gymbridge.envs.tensordicts import dense_stack, densified, leaf_paths, picked_rows, row_of
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def rollout(
     out: TensorDictBase | None = None,
     trust_policy: bool = False,
     storing_device: DeviceLike | None = None,
-    progress: bool = False,
+    progress: bool | Show = False,
 ) -> TensorDictBase:
     """Runs an env for some steps. Order and meaning of the arguments are those of TorchRL's ``EnvBase.rollout``.
 
@@ -60,7 +61,10 @@ def rollout(
             is the part of it that was. It is dense, or for unlike envs a lazy stack along the first dim.
         trust_policy: call the policy with the TensorDict whatever it is.
         storing_device: where the result is kept.
-        progress: show a progress bar on standard error; needs ``rich``, which the extra ``cli`` brings.
+        progress: show on standard error how far it has come: the steps, their number a second, the episodes that have
+            ended and the mean of their returns. It is a bar on a terminal, where ``rich`` is installed, and else a line
+            of text. A function is called with these figures after each step instead, a
+            :class:`~gymbridge.envs.rollout_progress.RolloutProgress`; what it raises ends the rollout.
 
     Returns:
         A TensorDict ``[*B, T]``, its last dim named ``"time"``.
@@ -84,6 +88,8 @@ def rollout(
     for name, function in (("policy", policy), ("callback", callback)):
         if function is not None and not callable(function):
             raise TypeError(f"{name}: got {function!r}, expected a callable")
+    if not (isinstance(progress, bool) or callable(progress)):
+        raise TypeError(f"progress: got {progress!r}, expected True, False or a function of the figures")
     if break_when_all_done and not env.partial_step:
         raise ValueError(
             f"break_when_all_done: {type(env).__name__} has partial_step=False, an env that ended cannot wait"
@@ -105,11 +111,12 @@ def rollout(
     act = _acting(env, policy, auto_cast_to_device, trust_policy)
     advance = _until_done if break_when_any_done else _until_all_done if break_when_all_done else _without_end
     steps: list[TensorDictBase] = []
-    with _progress_bar(max_steps) if progress else nullcontext() as bar:
+    once = bool(break_when_all_done)
+    with followed(env, max_steps, progress, once=once) if progress else nullcontext() as note:
         for step, goes_on in advance(env, act, root, max_steps):
             steps.append(step if storing_device is None else step.to(storing_device))
-            if bar is not None:
-                bar()
+            if note is not None:
+                note(step["next"])
             if callback is not None and goes_on:
                 callback(env, step.copy())
     if set_truncated:
@@ -320,16 +327,3 @@ def _repeated(running: torch.Tensor, step: TensorDictBase, previous: TensorDictB
     for key in leaf_paths(step):
         chosen.set(key, picked_rows(running, step.get(key), previous.get(key, None)))
     return chosen
-
-
-@contextmanager
-def _progress_bar(max_steps: int) -> Iterator[Callable[[], None]]:
-    """A progress bar on standard error; call what it gives once a step."""
-    try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except ImportError as error:
-        raise ImportError("progress=True needs rich: pip install 'gymbridge[cli]'") from error
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task("rollout", total=max_steps)
-        yield lambda: bar.advance(task)

@@ -161,11 +161,11 @@ class EngineVectorEnv(OneCallAtATime, VectorEnv[ObsType, ActType, Any], Generic[
             >>> import gymnasium as gym
             >>> from gymbridge.vector import SyncVectorEnv
             >>> envs = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 3)
-            >>> envs.stats()["workers"]
-            [{'steps': 0, 'wait_s': 0.0, 'step_s': 0.0, 'copy_s': 0.0}]
+            >>> _ = envs.stats()
             >>> _ = envs.reset(), envs.step([0, 1, 1])
-            >>> envs.stats()["workers"][0]["steps"]
-            3
+            >>> (caller,) = envs.stats()["workers"]
+            >>> caller["steps"], [*caller]
+            (3, ['steps', 'wait_s', 'step_s', 'copy_s'])
             >>> envs.close()
         """
         return self._engine.stats(reset=reset)

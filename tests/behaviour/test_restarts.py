@@ -541,7 +541,7 @@ def test_a_vector_env_whose_worker_dies(mode: str, output: Any) -> None:
     observations, *_, infos = envs.step([GO] * N)
     assert np.asarray(observations)[:, 1].tolist() == ([0, 0, 3, 3] if mode == "NextStep" else [1, 1, 3, 3])
     assert "worker_restarted" not in infos
-    assert envs.stats() == {"restarts": 1, "restarts_of": {0: 1}, "timeouts": 0}
+    assert envs.stats().items() >= {"restarts": 1, "restarts_of": {0: 1}, "timeouts": 0}.items()
     envs.close()
 
 

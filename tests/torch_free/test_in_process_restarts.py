@@ -341,7 +341,7 @@ def test_a_step_that_takes_too_long_is_an_error_of_its_row(
             refused()
     assert not pool.busy
     assert pool.block.state[1] == RowState.FAILED
-    assert pool.stats() == {"restarts": 0, "restarts_of": {}, "timeouts": 1}
+    assert pool.stats().items() >= {"restarts": 0, "restarts_of": {}, "timeouts": 1}.items()
     if makers.kind != "loop":
         assert not makers.latest(1).closed
         gate.set()
@@ -514,7 +514,7 @@ def test_a_step_is_lost_and_the_env_is_another(
     assert block.next["reward",].tolist() == [1, 0, 1]
     assert [block.state[row] for row in range(3)] == [RowState.RUNNING, RowState.ENDED, RowState.RUNNING]
     assert pool.restarts.of_worker == {1: 1}
-    assert pool.stats() == {"restarts": 1, "restarts_of": {1: 1}, "timeouts": int(death == "hang")}
+    assert pool.stats().items() >= {"restarts": 1, "restarts_of": {1: 1}, "timeouts": int(death == "hang")}.items()
     pool.submit([1], bytes([RESET]), None)
     report, block = come(pool, [1])
     assert (first_observed(block), report.lost) == ([[1, 1, 0]], set())

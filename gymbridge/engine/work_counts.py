@@ -300,8 +300,8 @@ class EngineStats:
 
     def _end(self) -> None:
         if not self._is_over:
+            self._ended_at = perf_counter()  # first: what is read is told as of then
             self._read()
-            self._ended_at = perf_counter()
             self._is_over = True
             self._tallies = ()
             timeouts = self._timeouts()

@@ -343,14 +343,3 @@ def test_leaves_that_are_no_tensors_are_stacked_too(contract: Engine) -> None:
 
     td = make(contract).rollout(3, policy, break_when_any_done=False)
     assert td.get("text").tolist() == np.full((*contract.batch_size, 3), "a").tolist()
-
-
-def test_progress_shows_a_bar(contract: Engine, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        import rich  # noqa: F401
-    except ImportError:
-        with pytest.raises(ImportError, match="progress=True needs rich"):
-            make(contract).rollout(2, progress=True)
-        return
-    make(contract).rollout(2, ones, progress=True)
-    assert "rollout" in capsys.readouterr().err

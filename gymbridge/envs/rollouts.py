@@ -64,7 +64,7 @@ def rollout(
         progress: show on standard error how far it has come: the steps, their number a second, the episodes that have
             ended and the mean of their returns. It is a bar on a terminal, where ``rich`` is installed, and else a line
             of text. A function is called with these figures after each step instead, a
-            :class:`~gymbridge.envs.rollout_progress.RolloutProgress`; what it raises ends the rollout.
+            :class:`~gymbridge.envs.RolloutProgress`; what it raises ends the rollout.
 
     Returns:
         A TensorDict ``[*B, T]``, its last dim named ``"time"``.

@@ -767,6 +767,18 @@ def test_algorithms_learn_the_same_over_it(
     require_equal(*weights)
 
 
+def test_stats_are_those_of_the_engine(engine: Callable[[Makers], VecEnv], opened: Any) -> None:
+    env = opened(engine([lambda: gym.make("CartPole-v1")] * 4))
+    env.stats()
+    env.reset()
+    for _ in range(5):
+        env.step(np.zeros(4, np.int64))
+    workers = env.stats(reset=True)["workers"]
+    assert sum(worker["steps"] for worker in workers) == 20
+    assert min(worker["step_s"] for worker in workers) > 0
+    assert sum(worker["steps"] for worker in env.engine.stats()["workers"]) == 0
+
+
 def test_a_policy_is_evaluated_saved_and_loaded(tmp_path: Any, opened: Any) -> None:
     env = opened(make_vec_env("CartPole-v1", 2, seed=1, vec_env_cls=VecEnv))
     model = PPO("MlpPolicy", env, n_steps=16, batch_size=16, device="cpu").learn(64)

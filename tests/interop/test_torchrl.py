@@ -130,6 +130,13 @@ def test_tensordict_envs_pass_its_check(name: str, opened: Any) -> None:
         check(envs.TransformedEnv(env, envs.StepCounter(3)))
 
 
+def test_stats_are_those_of_the_engine(engine: Callable[..., EnvBase], opened: Any) -> None:
+    env = opened(to_torchrl(engine(short_cartpole)))
+    env.stats()
+    env.rollout(5, break_when_any_done=False)
+    assert sum(worker["steps"] for worker in env.stats()["workers"]) == 5 * NUM_ENVS
+
+
 def test_batches_of_batches_and_single_envs_pass_its_check(opened: Any) -> None:
     for own in (
         GymEnv("CartPole-v1"),

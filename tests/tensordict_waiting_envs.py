@@ -38,7 +38,7 @@ class ActingTensorDictEnv(Acting, EnvBase):
         self.steps += 1
         self.obey("step")
         reward = tensordict["action"].to(torch.float32).reshape(1)
-        return TensorDict(observation=self._observation(), reward=reward, terminated=torch.tensor([False]))
+        return TensorDict(observation=self._observation(), reward=reward, terminated=torch.tensor([self.act == "end"]))
 
     def _set_seed(self, seed: int | None) -> None:
         pass

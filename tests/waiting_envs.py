@@ -40,7 +40,8 @@ class Acting:
     """Mixed into an env: does what its ``act`` says, a deed in a step, or "deed in reset" and the like elsewhere.
 
     The deeds are ``"kill"``, ``"exit"``, ``"exit at once"``, ``"wait"``, ``"tell and wait"``, ``"hold the gil"``,
-    ``"print and hold"``, ``"raise"``, ``"raise two"`` and ``"raise nameless"``.
+    ``"print and hold"``, ``"raise"``, ``"raise two"`` and ``"raise nameless"``; ``"end"`` has each
+    step end an episode.
 
     Args:
         index: of the env among those that the test makes.
@@ -130,7 +131,7 @@ class ActingEnv(Acting, gym.Env[Any, Any]):
             info["huge"] = np.full(3_000_000, self.index, np.uint8)
         elif self.act == "lock in info":
             info["lock"] = threading.Lock()
-        return self._observation(), float(action), False, False, info
+        return self._observation(), float(action), self.act == "end", False, info
 
     def close(self) -> None:
         self.end()

@@ -63,6 +63,10 @@ class PoolRows:
         """The rows whose work is under way or not taken yet, lanes too."""
         return self._claims.rows
 
+    def has(self, row: int) -> bool:
+        """Whether a row's results can be waited for and taken."""
+        return row in self.batch or row in self.lanes
+
     def claim(self, rows: Sequence[int], claim: object, *, lane: bool = False) -> None:
         """Has rows be busy from now on.
 

@@ -458,9 +458,10 @@ class TensorDictPoolFace(PoolFace[RemoteTensorDictFace, RemoteTensorDictFace]):
             try:
                 failed = self._collect(group, works, lane=lane)
             except BaseException as error:  # an interrupt: what was taken will not be seen
-                lost = [row for row in group if row not in self._outcomes and row not in self._steps]
+                lost = [row for row in group if row not in self._outcomes and not self._engine._rows.has(row)]
                 self._engine.abandon(lost)
                 for row in lost:
+                    self._steps.pop(row, None)
                     failed_row = RuntimeError(f"env {row}: {error!r} has lost what it gave; reset it")
                     self._outcomes[row] = _Outcome(None, None, perf_counter(), failed_row)
                 raise

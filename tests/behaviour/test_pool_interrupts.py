@@ -13,7 +13,7 @@ import pytest
 import torch
 from gymnasium.error import ResetNeeded
 from interrupts import interrupted
-from pools import BACKENDS, acting_pool
+from pools import BACKENDS, Verb, acting_pool
 from tensordict import TensorDict
 from worker_processes import PATIENCE
 
@@ -29,10 +29,18 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["results", "an error"])
+ACTS = {"results": ["", ""], "an error": ["", "raise"], "an end": ["end", "end"]}
+
+
+@pytest.fixture(params=ACTS)
 def acts(request: pytest.FixtureRequest) -> list[str]:
-    """The second env raises in each step, or none does."""
-    return ["", "raise" if request.param == "an error" else ""]
+    """What each step of an env does; one that ends an episode is followed by a reset, in the same call."""
+    return ACTS[request.param]
+
+
+@pytest.fixture
+def verb(acts: list[str]) -> Verb:
+    return Verb("step_and_maybe_reset" if "end" in acts else "step")
 
 
 @pytest.fixture(params=BACKENDS, ids=str)
@@ -43,12 +51,12 @@ def pool(request: pytest.FixtureRequest, kind: str, acts: list[str], tmp_path: P
     own.shutdown(timeout=1.0)
 
 
-def send(pool: Any, rows: list[int], in_lane: bool) -> None:
+def send(pool: Any, verb: Verb, rows: list[int], in_lane: bool) -> None:
     work = TensorDict(action=torch.ones(len(rows), dtype=torch.int64), batch_size=[len(rows)])
     if in_lane:
-        pool.async_step_send(work[0], env_index=rows[0])
+        verb.send(pool, work[0], env_index=rows[0])
     else:
-        pool.async_step_send(work, rows)
+        verb.send(pool, work, rows)
 
 
 def lost(error: RuntimeError) -> bool:
@@ -56,13 +64,13 @@ def lost(error: RuntimeError) -> bool:
     return "KeyboardInterrupt() has lost what it gave; reset it" in str(error)
 
 
-def receive_the_rest(pool: Any, wanted: Any) -> bool:
+def receive_the_rest(pool: Any, verb: Verb, wanted: Any) -> bool:
     """Receives from all that are busy; whether nothing was lost."""
     well = True
     while pool._calls.busy:
         try:
             with suppress(LookupError):
-                pool.async_step_recv(timeout=PATIENCE, **wanted)
+                verb.recv(pool, timeout=PATIENCE, **wanted)
         except RuntimeError as error:
             if not lost(error):
                 raise
@@ -72,28 +80,28 @@ def receive_the_rest(pool: Any, wanted: Any) -> bool:
 
 @pytest.mark.parametrize("in_lane", [False, True], ids=["batch", "lane"])
 def test_after_a_receive_who_is_busy_is_received_and_who_is_idle_is_stepped_or_reset(
-    pool: Any, acts: list[str], in_lane: bool
+    pool: Any, verb: Verb, acts: list[str], in_lane: bool
 ) -> None:
     rows = [1] if in_lane else [0, 1]
     wanted: Any = {"env_index": 1} if in_lane else {"min_get": 1}
 
     def receive() -> None:
         with suppress(LookupError):
-            pool.async_step_recv(timeout=PATIENCE, **wanted)
+            verb.recv(pool, timeout=PATIENCE, **wanted)
 
     at = left = well = 0
     came = True
     while came:
         at += 1
-        send(pool, rows, in_lane)
+        send(pool, verb, rows, in_lane)
         came, _ = interrupted(receive, at, events=EVENTS)
         left += bool(pool._calls.busy)
-        is_well = receive_the_rest(pool, wanted)
+        is_well = receive_the_rest(pool, verb, wanted)
         try:
-            send(pool, rows, in_lane)
+            send(pool, verb, rows, in_lane)
         except ResetNeeded:
             is_well = False
-        receive_the_rest(pool, wanted)
+        receive_the_rest(pool, verb, wanted)
         well += is_well
         assert pool.reset()["observation"].tolist() == [[0, 0], [1, 0]]
     assert 10 < left < at - 10, "interrupts come before what the envs gave is taken, and after"
@@ -101,16 +109,16 @@ def test_after_a_receive_who_is_busy_is_received_and_who_is_idle_is_stepped_or_r
 
 
 @pytest.mark.parametrize("in_lane", [False, True], ids=["batch", "lane"])
-def test_after_a_send_who_is_busy_is_received_and_who_is_idle_is_reset(pool: Any, in_lane: bool) -> None:
+def test_after_a_send_who_is_busy_is_received_and_who_is_idle_is_reset(pool: Any, verb: Verb, in_lane: bool) -> None:
     rows = [1] if in_lane else [0, 1]
     wanted: Any = {"env_index": 1} if in_lane else {"min_get": 1}
     at = busy = 0
     came = True
     while came:
         at += 7
-        came, _ = interrupted(partial(send, pool, rows, in_lane), at, events=EVENTS)
+        came, _ = interrupted(partial(send, pool, verb, rows, in_lane), at, events=EVENTS)
         busy += bool(pool._calls.busy)
-        receive_the_rest(pool, wanted)
+        receive_the_rest(pool, verb, wanted)
         assert pool.reset()["observation"].tolist() == [[0, 0], [1, 0]]
     assert at > 50
     assert busy, "the last one, at least, was not interrupted"

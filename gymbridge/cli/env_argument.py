@@ -55,7 +55,7 @@ class NamedEnv:
         """
         try:
             env = self.maker()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise CommandError(f"{self.name}: making the env raised {in_short(error)}") from error
         kind_of(env, self.name)
         return env
@@ -87,10 +87,13 @@ def env_called(name: str) -> NamedEnv:
         return NamedEnv(name, name, "", json.dumps(name))
     found, module_name = _imported(module_name, name)
     for part in attribute.split("."):
-        if not part or not hasattr(found, part):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
             _require_registered(attribute, name)
             return NamedEnv(name, name, "", json.dumps(name))
-        found = getattr(found, part)
+        except Exception as error:  # a module that loads its parts when they are asked for
+            raise CommandError(f"{name}: {module_name}.{attribute} raised {in_short(error)}") from error
     if not callable(found):
         raise CommandError(
             f"{name}: got an object of type {type(found).__name__}, expected a callable that makes an env"
@@ -130,14 +133,14 @@ def has_coroutines(env: Any) -> bool:
 
 def _imported(module_name: str, name: str) -> tuple[Any, str]:
     """A module, which may be a file (``envs.py``), and the name that it is imported by."""
-    folder = Path.cwd()
+    folder, path = Path.cwd(), None
     if module_name.endswith(".py"):
-        path = Path(module_name)
-        folder, module_name = path.parent.resolve(), path.stem
+        path = Path(module_name).resolve()
+        folder, module_name = path.parent, path.stem
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))  # workers get the same path
     try:
-        return import_module(module_name), module_name
+        found = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise CommandError(f"{name}: importing {module_name} raised {in_short(error)}") from error
@@ -148,6 +151,12 @@ def _imported(module_name: str, name: str) -> tuple[Any, str]:
         raise CommandError(f"{name}: importing {module_name} raised {in_short(error)}") from error
     except SystemExit as error:  # a script without a guard
         raise CommandError(f"{name}: importing {module_name} ended with SystemExit({error.code!r})") from error
+    source = getattr(found, "__file__", None)
+    if path is not None and (source is None or Path(source).resolve() != path):
+        raise CommandError(
+            f"{name}: another module is called {module_name}: {source or 'one of Python itself'}; rename the file"
+        )
+    return found, module_name
 
 
 def _require_registered(env_id: str, name: str) -> None:

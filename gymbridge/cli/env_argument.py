@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,7 +99,7 @@ def env_called(name: str) -> NamedEnv:
         raise CommandError(
             f"{name}: got an object of type {type(found).__name__}, expected a callable that makes an env"
         )
-    return NamedEnv(name, found, f"from {module_name} import {attribute.partition('.')[0]}", attribute)
+    return NamedEnv(name, found, _import_line(module_name, attribute.partition(".")[0]), attribute)
 
 
 def kind_of(env: Any, name: str) -> EnvKind:
@@ -157,6 +158,18 @@ def _imported(module_name: str, name: str) -> tuple[Any, str]:
             f"{name}: another module is called {module_name}: {source or 'one of Python itself'}; rename the file"
         )
     return found, module_name
+
+
+def _import_line(module_name: str, name: str) -> str:
+    """What a program has to say to have a name of a module.
+
+    Example:
+        >>> _import_line("my_envs", "make"), _import_line("my-envs", "make").splitlines()[1]
+        ('from my_envs import make', 'make = import_module("my-envs").make')
+    """
+    if all(part.isidentifier() and not iskeyword(part) for part in module_name.split(".")):
+        return f"from {module_name} import {name}"
+    return f"from importlib import import_module\n{name} = import_module({json.dumps(module_name)}).{name}"
 
 
 def _require_registered(env_id: str, name: str) -> None:

@@ -80,6 +80,15 @@ def test_what_is_no_env_is_told_in_a_line(name: str, said: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+def test_a_file_whose_name_is_no_identifier_can_be_pasted(in_folder: Callable[[str, str], None]) -> None:
+    in_folder("my odd-envs", "from cli_envs import Counting as make")
+    env = env_called("my odd-envs.py:make")
+    names: dict[str, Any] = {}
+    exec(f"{env.import_line}\nmade = {env.expression}()", names)
+    assert isinstance(names["made"], cli_envs.Counting)
+    del sys.modules["my odd-envs"]
+
+
 def test_a_file_whose_name_is_taken_is_told(in_folder: Callable[[str, str], None]) -> None:
     """Python has its own module of that name already, and would give that."""
     Path("random.py").write_text("def make(): ...")

@@ -48,6 +48,20 @@ class Unmade(Counting):
         raise LookupError("no such map: [moon]\nand a second line")
 
 
+class Leaving(Counting):
+    """Ends the program instead of being made."""
+
+    def __init__(self) -> None:
+        raise SystemExit(0)
+
+
+class LeavingInSteps(Counting):
+    """Ends the program in its first step."""
+
+    def step(self, action: Any) -> Any:
+        raise SystemExit(0)
+
+
 class Raising(Counting):
     """Raises in its first step."""
 

@@ -100,6 +100,26 @@ def once() -> Callable[[], SoundEnv]:
     return make
 
 
+def leave(env: SoundEnv, *arguments: Any) -> None:
+    raise SystemExit(0)
+
+
+class SpaceRaises(SoundEnv):
+    @property  # type: ignore[misc]
+    def observation_space(self) -> Any:  # type: ignore[override]
+        raise LookupError("not known yet")
+
+    @observation_space.setter
+    def observation_space(self, space: Any) -> None: ...
+
+
+class Wordless:
+    """What an env may return by mistake, and cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise LookupError("no words")
+
+
 def raise_always(env: SoundEnv) -> None:
     raise BrokenPipeError("gone")
 
@@ -231,6 +251,13 @@ class OwnSpace(spaces.Space[str]):
         return isinstance(other, OwnSpace)
 
 
+class UnequalSpace(spaces.Box):
+    """Compares by identity, as spaces of one's own do that say nothing of it."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
 class GrowingSpace(SoundEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self.observation_space = spaces.Box(-10, self.observation_space.high + 1)  # type: ignore[attr-defined]
@@ -312,10 +339,12 @@ def nested(env: SoundEnv, **items: Any) -> Any:
 FAULTY_ENVS: dict[str, Callable[[], Callable[[], gym.Env[Any, Any]]]] = {
     "reset-raises": lambda: RaisesAtTheSecondReset,
     "step-raises": having(step=refuse_two),
+    "step-raises: an exit": having(step=leave),
     "reset-hangs": having(reset=wait_for_ever),
     "step-hangs": having(step=wait_for_ever),
     "make-again-raises": once,
     "close-raises": having(close=raise_always),
+    "close-raises: an exit": having(close=leave),
     "close-twice-raises": lambda: ClosesOnce,
     "no-end": having(length=10**9, observe=lambda env: np.array([0, env.np_random.random()], np.float32)),
     "seed-not-repeatable": lambda: UnseededEnv,
@@ -333,9 +362,11 @@ FAULTY_ENVS: dict[str, Callable[[], Callable[[], gym.Env[Any, Any]]]] = {
     "worker-dies": elsewhere(die_elsewhere),
     "worker-hangs": elsewhere(hang_elsewhere),
     "worker-differs": elsewhere(lambda: 1.0),
+    "space-missing: raises": lambda: SpaceRaises,
     "space-missing": lambda: numbered(lambda env, number: setattr(env, "action_space", None)),
     "space-unsupported": observing(lambda env: {1: SoundEnv.observe(env)}, spaces.Dict({1: BOX})),
     "space-custom": observing(lambda env: "ab"[env.np_random.integers(2)], OwnSpace()),
+    "space-unequal": observing(SoundEnv.observe, UnequalSpace(-10, 10, (2,), np.float32)),
     "space-by-message": observing(lambda env: "ab"[env.np_random.integers(2)], spaces.Text(3)),
     "space-changes": lambda: GrowingSpace,
     "metadata": having(metadata=None),
@@ -360,6 +391,8 @@ FAULTY_ENVS: dict[str, Callable[[], Callable[[], gym.Env[Any, Any]]]] = {
     ),
     "observation-reused": lambda: OneBuffer,
     "reward-type": having(reward=lambda env: None),
+    "reward-type: cannot be shown": having(reward=lambda env: Wordless()),
+    "reward-type: too large": having(reward=lambda env: 10**400),
     "reward-type: complex": having(reward=lambda env: 1j),
     "reward-array": having(reward=lambda env: np.array([1.0])),
     "reward-not-finite": having(reward=lambda env: np.inf if env.t == 3 else 0.0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 
 __all__ = ["picture_formats", "plot_costs"]
@@ -39,7 +40,7 @@ def plot_costs(
 
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.subplots()
-    axes.set_title(title)
+    axes.set_title(title, parse_math=False)  # which has a name of a user's
     if len(num_envs) == 1:
         with_cost = [(name, cost) for name, (cost,) in costs.items() if cost is not None]
         for name, cost in with_cost:
@@ -71,4 +72,6 @@ def plot_costs(
         axes.set_ylabel("microseconds for a step of all of them")
         axes.grid(visible=True, which="both", alpha=0.25)
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
-    figure.savefig(file)
+    drawn = BytesIO()  # so that no file is left of what cannot be drawn
+    figure.savefig(drawn, format=file.suffix.removeprefix(".").lower())
+    file.write_bytes(drawn.getvalue())

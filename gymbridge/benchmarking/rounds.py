@@ -64,13 +64,16 @@ def in_short(error: BaseException) -> str:
         >>> in_short(ValueError("a: got 1, expected 2\\nand more"))
         'ValueError: a: got 1, expected 2'
     """
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    try:
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    except Exception:  # an exception of the env's own, which cannot be shown
+        said = ""
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def closed(close: Close) -> None:
     """Closes what may have failed before, whose end is nobody's news."""
-    with suppress(Exception):
+    with suppress(Exception, SystemExit):
         close()
 
 
@@ -116,7 +119,7 @@ def measure(
             turn(name)
             try:
                 action(name)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 cells[name] = Cell(failure=in_short(error))
                 if name in running:
                     closed(running.pop(name)[1])

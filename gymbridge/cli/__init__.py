@@ -18,12 +18,17 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import gymbridge
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["FAILED", "INTERRUPTED", "CommandError", "main"]
 
@@ -55,16 +60,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: arguments that it does not know, with status 2, or a call for help, with status 0.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # what a terminal cannot show is no reason to fail
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started this; what print is told to write there would go to stdout
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # as long as the process
+        elif hasattr(stream, "reconfigure"):  # what a terminal cannot show is no reason to fail
             stream.reconfigure(errors="replace")
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # who read has seen enough; Python would complain once more when it flushes at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # who read has seen enough
+        _leave_unwritten()
         return 1
+
+
+def _leave_unwritten() -> None:
+    """Python would complain once more of what cannot be written, when it flushes at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # one that is closed, or no file
+            stream.flush()
+            continue
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run(argv: list[str]) -> int:
@@ -78,18 +96,34 @@ def _run(argv: list[str]) -> int:
     command = None if named is None else import_module(f"{__name__}.{named}")
     arguments = _parser(named, command).parse_args(argv)
     assert command is not None  # nothing else is parsed
-    from rich.console import Console
+    from gymbridge.benchmarking.rounds import in_short
 
-    console = Console() if sys.stdout.isatty() else Console(width=_PIPED_WIDTH)
+    console = _console()
     try:
         status: int = command.run(arguments, console)
-    except CommandError as error:
+        sys.stdout.flush()  # here, where a closed pipe or a full disk is heard of
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise
+    except BaseException as error:  # an env's own, or SystemExit, of which nobody would hear
         if arguments.traceback:
             traceback.print_exception(error)
-        print(f"gymbridge {named}: {error}", file=sys.stderr)
+        said = str(error) if isinstance(error, CommandError) else in_short(error)
+        print(f"gymbridge {named}: {said}", file=sys.stderr)
+        _leave_unwritten()
         return FAILED
-    sys.stdout.flush()  # here, where a closed pipe is heard of
     return status
+
+
+def _console() -> Console:
+    """Over standard output."""
+    from rich.console import Console
+
+    class OwnConsole(Console):
+        def on_broken_pipe(self) -> None:  # where rich would exit
+            raise BrokenPipeError
+
+    console = OwnConsole() if sys.stdout.isatty() else OwnConsole(width=_PIPED_WIDTH)
+    return console if console.width > 0 else OwnConsole(width=_PIPED_WIDTH)  # COLUMNS=0 shows nothing
 
 
 def _parser(named: str | None, command: ModuleType | None) -> argparse.ArgumentParser:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gymbridge.benchmarking.machine import PEERS, circumstances
-from gymbridge.benchmarking.rounds import Cell, closed, measure
+from gymbridge.benchmarking.rounds import Cell, closed, in_short, measure
 from gymbridge.cli import CommandError
 from gymbridge.cli.bench_engines import ALONE, ENGINES, EnvTraits
 from gymbridge.cli.child_interrupts import children_without_interrupts
 from gymbridge.cli.env_argument import NamedEnv, add_env_argument, env_called, has_coroutines, kind_of
 from gymbridge.cli.option_values import positive_int, positive_ints, positive_seconds, words
+from gymbridge.cli.output import stdout_for_findings_only
 from gymbridge.cli.progress import WorkProgress, work_progress
 
 if TYPE_CHECKING:
@@ -57,6 +59,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Times them, and shows the figures."""
+    with stdout_for_findings_only(arguments.json == "-"):
+        env, columns, left_out = _measured(arguments)
+    about = {"env": env.name, **circumstances((*PEERS, "envpool")), "rounds": str(arguments.rounds)}
+    figures = _as_json(columns, arguments.baseline)
+    if arguments.json == "-":
+        print(json.dumps({"about": about, "figures": figures}, indent=1))
+    else:
+        _show(console, env, columns, arguments.baseline, about)
+    _tell_what_is_not_timed(columns, left_out)
+    if arguments.json not in (None, "-"):
+        text = json.dumps({"about": about, "figures": figures}, indent=1) + "\n"
+        _write(Path(arguments.json), "--json", lambda file: file.write_text(text))
+    if arguments.plot is not None:
+        _write(arguments.plot, "--plot", lambda file: _draw(file, env, columns, about))
+    if not any(cell.rounds for cells in columns.values() for cell in cells.values()):
+        raise CommandError(f"{env.name}: no engine could be timed")
+    return 0
+
+
+def _measured(arguments: argparse.Namespace) -> tuple[NamedEnv, Columns, dict[str, str]]:
+    """The env, its figures, and which engines were not asked, with the reason."""
     env = env_called(arguments.env)
     wanted = _engines_called(arguments.engines)
     baseline = arguments.baseline
@@ -65,8 +88,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             raise CommandError(f"--baseline: got {baseline!r}, expected one of {', '.join(ENGINES)}")
         wanted = [name for name in ENGINES if name in {*wanted, baseline}]
     for file in (arguments.plot, None if arguments.json in (None, "-") else Path(arguments.json)):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise CommandError(f"{file}: there is no folder {file.absolute().parent}")
+        if file is not None:
+            _require_writable(file)
     if arguments.plot is not None:
         _require_picture(arguments.plot)
     traits = _traits(env)
@@ -81,21 +104,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     with work_progress() as progress:
         for num_envs in arguments.num_envs:
             columns[num_envs] = _timed(env, num_envs, timed, arguments, progress)
-
-    about = {"env": env.name, **circumstances((*PEERS, "envpool")), "rounds": str(arguments.rounds)}
-    figures = _as_json(columns, baseline)
-    if arguments.json == "-":
-        print(json.dumps({"about": about, "figures": figures}, indent=1))
-    else:
-        _show(console, env, columns, baseline, about)
-    _tell_what_is_not_timed(columns, left_out)
-    if arguments.json not in (None, "-"):
-        Path(arguments.json).write_text(json.dumps({"about": about, "figures": figures}, indent=1) + "\n")
-    if arguments.plot is not None:
-        _draw(arguments.plot, env, columns, about)
-    if not any(cell.rounds for cells in columns.values() for cell in cells.values()):
-        raise CommandError(f"{env.name}: no engine could be timed")
-    return 0
+    return env, columns, left_out
 
 
 # ---------------------------------------------------------------- what is timed
@@ -223,6 +232,25 @@ def _tell_what_is_not_timed(columns: Columns, left_out: Mapping[str, str]) -> No
                 reasons.setdefault(cell.failure, []).append(f"{name} (N={num_envs})")
     for reason, names in reasons.items():
         print(f"not timed: {', '.join(names)}: {reason}", file=sys.stderr)
+
+
+def _require_writable(file: Path) -> None:
+    """Refuses, before anything is timed, a file that could not be written."""
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise CommandError(f"{file}: there is no folder {folder}")
+    if file.is_dir():
+        raise CommandError(f"{file}: is a folder, expected a file")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise CommandError(f"{file}: may not be written")
+
+
+def _write(file: Path, option: str, write: Callable[[Path], object]) -> None:
+    """Writes what has been found, which a full disk or a format may prevent."""
+    try:
+        write(file)
+    except Exception as error:
+        raise CommandError(f"{option}: writing {file} raised {in_short(error)}") from error
 
 
 def _as_json(columns: Columns, baseline: str | None) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from gymbridge.benchmarking.rounds import in_short
 from gymbridge.cli import CommandError
 from gymbridge.cli.env_argument import add_env_argument, env_called
-from gymbridge.cli.option_values import positive_int, positive_seconds, words
+from gymbridge.cli.option_values import natural_int, positive_int, positive_seconds, words
+from gymbridge.cli.output import stdout_for_findings_only
 from gymbridge.cli.progress import work_progress
 from gymbridge.contract import CATALOGUE, Fault, Report, check
 
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what it takes."""
     add_env_argument(parser)
     parser.add_argument("--steps", type=positive_int, default=1000, help="steps of the longest run (1000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the first episode and of the actions (0)")
+    parser.add_argument("--seed", type=natural_int, default=0, help="of the first episode and of the actions (0)")
     parser.add_argument(
         "--step-timeout", type=positive_seconds, default=10.0, metavar="SECONDS", help="for a reset or a step (10)"
     )
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive_seconds,
         default=60.0,
         metavar="SECONDS",
-        help="in which worker processes make their envs (60)",
+        help="in which an env is made, here or in a worker process, and in which it closes (60)",
     )
     parser.add_argument("--no-workers", action="store_true", help="leave out worker processes")
     parser.add_argument("--strict", action="store_true", help="exit with status 1 for warnings too")
@@ -49,7 +50,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Checks it, and shows the faults; the exit status is 0 where there are none, else 1."""
+    with stdout_for_findings_only(arguments.json):
+        name, report = _checked(arguments)
+    report = report.without(arguments.ignore)
+    if arguments.json:
+        print(json.dumps(report.as_dict(), indent=1))
+    else:
+        _show(console, name, report)
+    return FAULTY if report.errors or (arguments.strict and report.warnings) else CLEAN
+
+
+def _checked(arguments: argparse.Namespace) -> tuple[str, Report]:
+    """The env's name, and what was found."""
     env = env_called(arguments.env)
+    doing = ""
+
+    def begin(stage: str) -> None:
+        nonlocal doing
+        doing = stage
+        progress.turn(stage)
+
     with work_progress() as progress:
         progress.stage(f"checking {env.name}", _NUM_STAGES)
         try:
@@ -60,16 +80,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
                 step_timeout=arguments.step_timeout,
                 start_timeout=arguments.start_timeout,
                 workers=not arguments.no_workers,
-                progress=progress.turn,
+                progress=begin,
             )
-        except Exception as error:  # what the check finds it tells: this is the first making of the env
-            raise CommandError(f"{env.name}: making the env raised {in_short(error)}") from error
-    report = report.without(arguments.ignore)
-    if arguments.json:
-        print(json.dumps(report.as_dict(), indent=1))
-    else:
-        _show(console, env.name, report)
-    return FAULTY if report.errors or (arguments.strict and report.warnings) else CLEAN
+        except (Exception, SystemExit) as error:  # what a check finds it tells: mostly, this is the first making
+            where = "making the env" if doing == "making an env" else f"the env stopped the check ({doing}): it"
+            raise CommandError(f"{env.name}: {where} raised {in_short(error)}") from error
+    return env.name, report
 
 
 def _codes(text: str) -> frozenset[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,7 +56,7 @@ class NamedEnv:
         """
         try:
             env = self.maker()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise CommandError(f"{self.name}: making the env raised {in_short(error)}") from error
         kind_of(env, self.name)
         return env
@@ -87,15 +88,18 @@ def env_called(name: str) -> NamedEnv:
         return NamedEnv(name, name, "", json.dumps(name))
     found, module_name = _imported(module_name, name)
     for part in attribute.split("."):
-        if not part or not hasattr(found, part):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
             _require_registered(attribute, name)
             return NamedEnv(name, name, "", json.dumps(name))
-        found = getattr(found, part)
+        except Exception as error:  # a module that loads its parts when they are asked for
+            raise CommandError(f"{name}: {module_name}.{attribute} raised {in_short(error)}") from error
     if not callable(found):
         raise CommandError(
             f"{name}: got an object of type {type(found).__name__}, expected a callable that makes an env"
         )
-    return NamedEnv(name, found, f"from {module_name} import {attribute.partition('.')[0]}", attribute)
+    return NamedEnv(name, found, _import_line(module_name, attribute.partition(".")[0]), attribute)
 
 
 def kind_of(env: Any, name: str) -> EnvKind:
@@ -130,14 +134,14 @@ def has_coroutines(env: Any) -> bool:
 
 def _imported(module_name: str, name: str) -> tuple[Any, str]:
     """A module, which may be a file (``envs.py``), and the name that it is imported by."""
-    folder = Path.cwd()
+    folder, path = Path.cwd(), None
     if module_name.endswith(".py"):
-        path = Path(module_name)
-        folder, module_name = path.parent.resolve(), path.stem
+        path = Path(module_name).resolve()
+        folder, module_name = path.parent, path.stem
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))  # workers get the same path
     try:
-        return import_module(module_name), module_name
+        found = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise CommandError(f"{name}: importing {module_name} raised {in_short(error)}") from error
@@ -148,6 +152,24 @@ def _imported(module_name: str, name: str) -> tuple[Any, str]:
         raise CommandError(f"{name}: importing {module_name} raised {in_short(error)}") from error
     except SystemExit as error:  # a script without a guard
         raise CommandError(f"{name}: importing {module_name} ended with SystemExit({error.code!r})") from error
+    source = getattr(found, "__file__", None)
+    if path is not None and (source is None or Path(source).resolve() != path):
+        raise CommandError(
+            f"{name}: another module is called {module_name}: {source or 'one of Python itself'}; rename the file"
+        )
+    return found, module_name
+
+
+def _import_line(module_name: str, name: str) -> str:
+    """What a program has to say to have a name of a module.
+
+    Example:
+        >>> _import_line("my_envs", "make"), _import_line("my-envs", "make").splitlines()[1]
+        ('from my_envs import make', 'make = import_module("my-envs").make')
+    """
+    if all(part.isidentifier() and not iskeyword(part) for part in module_name.split(".")):
+        return f"from {module_name} import {name}"
+    return f"from importlib import import_module\n{name} = import_module({json.dumps(module_name)}).{name}"
 
 
 def _require_registered(env_id: str, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
-__all__ = ["positive_int", "positive_ints", "positive_seconds", "words"]
+__all__ = ["natural_int", "positive_int", "positive_ints", "positive_seconds", "words"]
 
 
 def words(text: str) -> list[str]:
@@ -23,12 +23,21 @@ def words(text: str) -> list[str]:
 
 def positive_int(text: str) -> int:
     """An integer of 1 or more."""
+    return _int_from(1, text)
+
+
+def natural_int(text: str) -> int:
+    """An integer of 0 or more."""
+    return _int_from(0, text)
+
+
+def _int_from(least: int, text: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected an integer of 1 or more")
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected an integer of {least} or more")
     return number
 
 

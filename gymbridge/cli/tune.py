@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, get_args
 from gymbridge.benchmarking.machine import circumstances, cpus
 from gymbridge.benchmarking.rounds import in_short
 from gymbridge.cli import CommandError
-from gymbridge.cli.env_argument import add_env_argument, env_called
+from gymbridge.cli.env_argument import NamedEnv, add_env_argument, env_called
 from gymbridge.cli.env_profile import EnvProfile, profile_of
 from gymbridge.cli.option_values import positive_int, positive_seconds
+from gymbridge.cli.output import stdout_for_findings_only
 from gymbridge.cli.progress import work_progress
 from gymbridge.cli.tune_batches import Api, batch_calls
 from gymbridge.cli.tune_search import Outcome, best_of, search, times, told
@@ -46,24 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Measures, and prints what it has found."""
-    env = env_called(arguments.env)
-    warnings.filterwarnings("ignore")  # of envs, which are many here
-    cores = cpus()
-    with work_progress() as progress:
-        begun = time.perf_counter()
-        progress.stage(f"timing {env.name} alone", 1)
-        try:
-            profile = profile_of(env, min(3.0, _PROFILE_SHARE * arguments.seconds))
-        except CommandError:
-            raise
-        except Exception as error:
-            raise CommandError(f"{env.name}: the env raised {in_short(error)} while it was stepped alone") from error
-        batches = batch_calls(env, arguments.num_envs, arguments.api, profile, cores)
-        left = max(1.0, arguments.seconds - (time.perf_counter() - begun))
-        if any(batch.needs_torch for batch in batches):
-            progress.stage("importing torch", 1)
-            import gymbridge.async_env_pool  # noqa: F401  # takes seconds, which are none of the batches'
-        outcomes = search(batches, left, stage=progress.stage, turn=progress.turn)
+    with stdout_for_findings_only(arguments.json):
+        env, profile, outcomes = _measured(arguments)
     chosen = best_of(outcomes)
     if chosen is None:
         reasons = {outcome.alone.failure: outcome.batch.title for outcome in outcomes if outcome.alone.failure}
@@ -77,6 +62,29 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     else:
         _show(console, about, profile, outcomes, best, reason)
     return 0
+
+
+def _measured(arguments: argparse.Namespace) -> tuple[NamedEnv, EnvProfile, Sequence[Outcome]]:
+    """The env, what it takes alone, and what its batches take."""
+    env = env_called(arguments.env)
+    warnings.filterwarnings("ignore")  # of envs, which are many here
+    cores = cpus()
+    with work_progress() as progress:
+        begun = time.perf_counter()
+        progress.stage(f"timing {env.name} alone", 1)
+        try:
+            profile = profile_of(env, min(3.0, _PROFILE_SHARE * arguments.seconds))
+        except CommandError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise CommandError(f"{env.name}: the env raised {in_short(error)} while it was stepped alone") from error
+        batches = batch_calls(env, arguments.num_envs, arguments.api, profile, cores)
+        left = max(1.0, arguments.seconds - (time.perf_counter() - begun))
+        if any(batch.needs_torch for batch in batches):
+            progress.stage("importing torch", 1)
+            import gymbridge.async_env_pool  # noqa: F401  # takes seconds, which are none of the batches'
+        outcomes = search(batches, left, stage=progress.stage, turn=progress.turn)
+    return env, profile, outcomes
 
 
 # ---------------------------------------------------------------- what is told

@@ -22,7 +22,7 @@ class Options:
         num_steps: of the longest run.
         seed: of its first episode.
         step_timeout: seconds that a call of an env may take; None for no limit.
-        start_timeout: seconds in which workers make their envs; None for no limit.
+        start_timeout: seconds in which an env is made, here or in workers, and in which it closes; None for no limit.
         workers: run envs in worker processes too.
         progress: is told what is looked at next.
     """
@@ -61,13 +61,15 @@ class Calls:
 
     Args:
         findings: where faults go.
-        step_timeout: seconds that a call may take.
+        step_timeout: seconds that a reset or a step may take.
+        start_timeout: seconds that making an env or closing it may take.
         seeds_torch: an env's seed reaches torch's shared generator too.
     """
 
-    def __init__(self, findings: Findings, step_timeout: float | None, seeds_torch: bool):
+    def __init__(self, findings: Findings, step_timeout: float | None, start_timeout: float | None, seeds_torch: bool):
         self._findings = findings
         self._step_timeout = step_timeout
+        self._start_timeout = start_timeout
         self._seeds_torch = seeds_torch
 
     def call(self, name: str, where: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -82,22 +84,27 @@ class Calls:
             PhaseOver: it raised, or took too long.
         """
         before = global_generators()
-        try:
-            with limited(self._step_timeout):
-                value = function(*args, **kwargs)
-        except CallHangs as error:
-            code = f"{name}-hangs" if name in ("reset", "step") else f"{name}-raises"
-            self._findings.add(code, where, "", f"a call that {error}", "one that comes back")
-            raise PhaseOver from None
-        except (Exception, SystemExit) as error:
-            self._findings.add(f"{name}-raises", where, "", told(error), "no exception")
-            raise PhaseOver from error
+        value = self.attempt(name, where, function, *args, **kwargs)
         after = global_generators()
         for generator, state in before.items():
             if after[generator] != state:
                 code = "torch-random" if generator == "torch" and self._seeds_torch else "global-random"
                 self._findings.add(code, where, "", f"draws from {generator}", "draws from generators of its own")
         return value
+
+    def attempt(self, name: str, where: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The same of what may well move the shared generators."""
+        may_hang = name in ("reset", "step")
+        try:
+            with limited(self._step_timeout if may_hang else self._start_timeout):
+                return function(*args, **kwargs)
+        except CallHangs as error:
+            code = f"{name}-hangs" if may_hang else f"{name}-raises"
+            self._findings.add(code, where, "", f"a call that {error}", "one that comes back")
+            raise PhaseOver from None
+        except (Exception, SystemExit) as error:
+            self._findings.add(f"{name}-raises", where, "", told(error), "no exception")
+            raise PhaseOver from error
 
 
 _FRAME = re.compile(r'File "(?:[^"]*/)?([^"/]+)", line (\d+), in (\S+)')

@@ -100,6 +100,9 @@ CATALOGUE: dict[str, FaultKind] = {
     # ---------------------------------------------------------------- gymnasium: attributes and spaces
     "space-missing": _error("Set it in __init__, to a gymnasium space."),
     "space-unsupported": _error("Give each item of a Dict space a string as its key."),
+    "space-unequal": _error(
+        "Write the space's __eq__: batches refuse envs with unlike spaces, and cannot tell that these are alike."
+    ),
     "space-custom": _warning(
         "Register a translation with gymbridge.spaces.register_space; without, it works in gymbridge.vector alone, by "
         "message."

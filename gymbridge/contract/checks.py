@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import reprlib
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -11,14 +12,17 @@ from typing import Any
 import gymnasium as gym
 
 from gymbridge.contract.calls import Options
-from gymbridge.contract.findings import Fault, Findings, Report
+from gymbridge.contract.findings import Fault, Findings, Report, shown
 from gymbridge.contract.gymnasium_env import GymnasiumSubject
-from gymbridge.contract.surroundings import kept_generators
+from gymbridge.contract.surroundings import CallHangs, kept_generators, limited
 from gymbridge.engine.any_env import EnvBase
 from gymbridge.engine.makers import EnvMaker, is_env
 from gymbridge.engine.time_limits import positive_time_limit, time_limit
 
 __all__ = ["check", "find_faults"]
+
+_one_at_a_time = threading.RLock()
+"""The random generators that a check sets, and finds changed, belong to all threads."""
 
 
 def find_faults(
@@ -54,17 +58,18 @@ def check(
 ) -> Report:
     """Looks at an env alone, beside others of its kind in this process, and in worker processes.
 
-    Several instances are made, and closed. The shared random generators are afterwards as they were.
+    Several instances are made, and closed. The shared random generators are afterwards as they were: checks in several
+    threads wait for one another.
 
     Args:
         env: a gymnasium id; a callable that makes a ``gymnasium.Env``, a ``gymbridge.envs.EnvBase`` or, with TorchRL
             installed, a ``torchrl.envs.EnvBase``; or such an env, which stays open, and of which no others can be
             looked at. Of an id, gymnasium's own passive checker is left out.
         num_steps: steps of the longest run, with random actions. Others are of a hundred at most.
-        seed: of the first episode and of the actions.
+        seed: of the first episode and of the actions, 0 or more.
         step_timeout: seconds that a reset or a step may take; None for no limit. In this process it holds where the
             system can interrupt it: in the main thread, and while Python code runs or waits.
-        start_timeout: seconds in which workers make their envs; None for no limit.
+        start_timeout: seconds in which an env is made, here or in workers, and in which it closes; None for no limit.
         workers: look at worker processes too.
         progress: is called with what is looked at next.
 
@@ -73,7 +78,8 @@ def check(
 
     Raises:
         TypeError: nothing that makes an env, or something else was made.
-        ValueError: fewer than one step, or a time limit that is none.
+        ValueError: fewer than one step, a negative seed, or a time limit that is none.
+        TimeoutError: the first env was not made in time.
 
     What the maker raises the first time comes through; so does an id that is not registered.
 
@@ -92,6 +98,8 @@ def check(
     """
     if num_steps < 1:
         raise ValueError(f"num_steps: got {num_steps}, expected at least 1")
+    if seed < 0:
+        raise ValueError(f"seed: got {seed}, expected 0 or more")
     maker = _maker_of(env)
     findings = Findings()
     options = Options(
@@ -102,15 +110,24 @@ def check(
         workers,
         progress or (lambda text: None),
     )
-    with kept_generators():
+    with _one_at_a_time, kept_generators():
         options.progress("making an env")
-        made = env if maker is None else EnvMaker(maker, {})()
+        made = env if maker is None else _made_first(maker, options)
         try:
             return _checked(made, maker, findings, options)
         finally:
-            if maker is not None:
-                with suppress(Exception):  # one that is closed already may say so
+            if maker is not None and not findings.has("close-raises"):
+                # one that is closed already may say so
+                with suppress(Exception, SystemExit, CallHangs), limited(options.start_timeout):
                     made.close()
+
+
+def _made_first(maker: Callable[[], Any], options: Options) -> Any:
+    try:
+        with limited(options.start_timeout):
+            return EnvMaker(maker, {})()
+    except CallHangs as error:
+        raise TimeoutError(f"env: making it {error}") from None
 
 
 def _maker_of(env: Any) -> Callable[[], Any] | None:
@@ -132,7 +149,7 @@ def _checked(env: Any, maker: Callable[[], Any] | None, findings: Findings, opti
     if isinstance(env, gym.Env):
         make = None if maker is None else EnvMaker(maker, {})
         GymnasiumSubject(env, make, findings, options).check(maker)
-        return findings.report(str(env))
+        return findings.report(shown(env, str))
     if any(kind.__module__.partition(".")[0] == "torchrl" for kind in type(env).__mro__):
         from gymbridge.interop.torchrl import from_torchrl
 

@@ -96,11 +96,25 @@ def same(one: Any, other: Any) -> bool:
             return False
         if not left.dtype.hasobject:
             return left.tobytes() == right.tobytes()
-        return all(same(a, b) for a, b in zip(left.ravel(), right.ravel(), strict=True))
+        if left.ndim:
+            return all(same(a, b) for a, b in zip(left.ravel(), right.ravel(), strict=True))
     try:
+        has_no_eq = type(one).__eq__ is object.__eq__  # type: ignore[comparison-overlap]
+        if has_no_eq and type(one) is type(other):  # no copy would be equal to it
+            return same_attributes(one, other)
         return bool(one == other)
     except Exception:  # values may compare in ways of their own
         return False
+
+
+def same_attributes(one: Any, other: Any) -> bool:
+    """Whether two objects of a type have the same attributes; what else they may be made of is not looked at."""
+    left, right = getattr(one, "__dict__", {}), getattr(other, "__dict__", {})
+    return left.keys() == right.keys() and all(
+        key == its and same(part, own)
+        for name in left
+        for (key, part), (its, own) in zip(flat(left[name], name), flat(right[name], name), strict=True)
+    )
 
 
 def _bytes(tensor: Any) -> Any:

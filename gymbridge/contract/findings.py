@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gymbridge.contract.catalogue import CATALOGUE, Severity
 
-__all__ = ["Fault", "Findings", "Report", "told"]
+__all__ = ["Fault", "Findings", "Report", "shown", "told"]
 
 _LONGEST = 300
 """Characters of a value or a message that are shown."""
@@ -164,6 +164,22 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
+def shown(value: Any, words: Callable[[Any], str] = repr) -> str:
+    """A value in words, which are the env's own and may fail.
+
+    Example:
+        >>> class Odd:
+        ...     def __repr__(self):
+        ...         raise LookupError("no words")
+        >>> shown(1), shown(Odd())
+        ('1', '<Odd, of which repr raises LookupError>')
+    """
+    try:
+        return words(value)
+    except Exception as error:
+        return f"<{type(value).__name__}, of which {words.__name__} raises {type(error).__name__}>"
+
+
 def told(error: BaseException) -> str:
     """An exception in a line: type, message, and the place where it was raised.
 
@@ -177,5 +193,5 @@ def told(error: BaseException) -> str:
     """
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
-    message = str(error).strip()
+    message = shown(error, str).strip()
     return f"{type(error).__name__}{f': {message}' if message else ''}{place}"

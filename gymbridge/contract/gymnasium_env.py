@@ -15,8 +15,8 @@ from gymnasium import spaces
 
 from gymbridge.contract.calls import phase
 from gymbridge.contract.differences import Record, changed, flat
-from gymbridge.contract.findings import told
-from gymbridge.contract.gymnasium_outputs import OutputReader
+from gymbridge.contract.findings import shown, told
+from gymbridge.contract.gymnasium_outputs import OutputReader, copied_space
 from gymbridge.contract.instances import Subject, check_close, check_instances
 from gymbridge.contract.surroundings import CallHangs, limited, same_generators
 from gymbridge.contract.workers import NUM_ENVS, Runs, check_workers
@@ -82,9 +82,12 @@ class GymnasiumSubject(Subject):
 
     def _spaces_are_there(self) -> bool:
         for name, tree in (("observation_space", observation_tree), ("action_space", action_tree)):
-            space = getattr(self.env, name, None)
+            try:
+                space, got = getattr(self.env, name), ""
+            except Exception as error:
+                space, got = None, told(error)
             if not isinstance(space, spaces.Space):
-                self.findings.add("space-missing", "spaces", name, repr(space), "a gymnasium Space")
+                self.findings.add("space-missing", "spaces", name, got or shown(space), "a gymnasium Space")
                 continue
             try:
                 tree(space)
@@ -98,7 +101,11 @@ class GymnasiumSubject(Subject):
     def _look_at_spaces(self) -> None:
         translations = sys.modules.get("gymbridge.spaces.translation")
         for name, tree in (("observation_space", observation_tree), ("action_space", action_tree)):
-            for leaf in tree(getattr(self.env, name)).leaves:
+            space = getattr(self.env, name)
+            if not _equals_its_copy(space):
+                got = f"{shown(space, str)}, which is not equal to its copy"
+                self.findings.add("space-unequal", "spaces", name, got, "equal spaces to be equal")
+            for leaf in tree(space).leaves:
                 key = _item_name(name, leaf)
                 if leaf.is_array:
                     continue
@@ -145,7 +152,7 @@ class GymnasiumSubject(Subject):
         """See :class:`~.instances.Subject`."""
         for name in ("observation_space", "action_space"):
             one, its = getattr(self.env, name), getattr(other, name, None)
-            if its != one:
+            if copied_space(one) is not one and its != one:  # else equal ones cannot be told
                 self.findings.add("instances-differ", "spaces", name, f"{its} in another instance", f"{one}")
 
     def _is_declared_random(self) -> bool:
@@ -161,7 +168,7 @@ class GymnasiumSubject(Subject):
         self, env: Any, seed: int, num_steps: int, actions: int, reader: OutputReader | None
     ) -> Iterator[Record]:
         seeded = {"seed": seed} if self._takes_seed else {}
-        action_space = copy.deepcopy(env.action_space)
+        action_space = _to_draw_from(env.action_space)
         action_space.seed(actions)
         result = self.calls.call("reset", "reset", env.reset, **seeded)
         if reader is not None:
@@ -203,7 +210,7 @@ class GymnasiumSubject(Subject):
         """Notes what a step after an episode's end does, which gymbridge never asks for."""
         if self.findings.has("reset-", "step-", "flag-type", "no-end"):
             return
-        env, action_space = self.env, copy.deepcopy(self.env.action_space)
+        env, action_space = self.env, _to_draw_from(self.env.action_space)
         action_space.seed(self.options.seed)
         with phase(), same_generators(self.options.seed), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some warn of it
@@ -216,7 +223,7 @@ class GymnasiumSubject(Subject):
             try:
                 with limited(self.options.step_timeout):
                     env.step(action_space.sample())
-            except (Exception, CallHangs) as error:
+            except (Exception, SystemExit, CallHangs) as error:
                 self.findings.note(f"a step after an episode's end raises {told(error)}")
             else:
                 self.findings.note("a step after an episode's end is taken")
@@ -237,7 +244,7 @@ class GymnasiumSubject(Subject):
             )
 
         def run(envs: Any) -> Iterator[Record]:
-            action_space = copy.deepcopy(envs.action_space)
+            action_space = _to_draw_from(envs.action_space)
             action_space.seed(options.seed)
             yield _record(envs.reset(seed=options.seed), _OF_RESET)
             for _ in range(options.num_compared):
@@ -267,10 +274,30 @@ def _item_name(space: str, leaf: SpaceLeaf) -> str:
     return ".".join((space, *items))
 
 
+def _equals_its_copy(space: Any) -> bool:
+    """Whether batches can tell that two envs have the same space."""
+    try:
+        own = copy.deepcopy(space)
+    except Exception:  # which is another matter
+        return True
+    try:
+        return bool(own == space)
+    except Exception:
+        return False
+
+
+def _to_draw_from(space: Any) -> Any:
+    """A copy, whose random numbers are no business of the env's; the very space where it cannot be copied."""
+    try:
+        return copy.deepcopy(space)
+    except Exception:  # a custom one, with a lock say
+        return space
+
+
 def _pickled_size(space: Any) -> str:
     """The size of a random sample, where there is one."""
-    sampled = copy.deepcopy(space)
     try:
+        sampled = copy.deepcopy(space)
         sampled.seed(0)
         return f", {len(cloudpickle.dumps(sampled.sample(), protocol=pickle.HIGHEST_PROTOCOL))} bytes for one"
     except Exception:  # a custom space

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from gymbridge.contract.differences import changed
-from gymbridge.contract.findings import Findings
+from gymbridge.contract.findings import Findings, shown
 from gymbridge.engine.conform import flag
 from gymbridge.engine.contract import has_ended, observation_mismatches
 from gymbridge.engine.copies import copied
@@ -45,8 +45,9 @@ class OutputReader:
         """Reads what ``reset`` returned."""
         for name, space in self._spaces.items():
             now = getattr(self._env, name, None)
-            if now != space:
-                self._findings.add("space-changes", where, name, f"{now} after a reset", f"{space}, as before it")
+            if now is not space and now != space:
+                got, expected = f"{shown(now, str)} after a reset", f"{shown(space, str)}, as before it"
+                self._findings.add("space-changes", where, name, got, expected)
                 self._spaces[name] = copied_space(now)
         if not (isinstance(result, tuple) and len(result) == 2):
             self._findings.add("reset-result", where, "", outline(result), "(observation, info)")
@@ -90,7 +91,7 @@ class OutputReader:
     def _read_reward(self, reward: Any) -> None:
         kind, dtype, ndim = _number(reward)
         if not kind:
-            self._findings.add("reward-type", "step", "reward", f"{reward!r} of type {dtype}", "a real number")
+            self._findings.add("reward-type", "step", "reward", f"{shown(reward)} of type {dtype}", "a real number")
         elif ndim:
             self._findings.add("reward-array", "step", "reward", outline(reward), "a number")
         elif not math.isfinite(float(np.asarray(reward))):
@@ -106,15 +107,15 @@ class OutputReader:
             flag(name, value)
         except EnvOutputError:
             code = "flag-type"
-        self._findings.add(code, "step", name, f"{value!r} of type {type(value).__name__}", "a bool")
+        self._findings.add(code, "step", name, f"{shown(value)} of type {type(value).__name__}", "a bool")
 
     def _read_info(self, where: str, info: Any) -> None:
         if not isinstance(info, Mapping):
-            self._findings.add("info-type", where, "info", f"{info!r} of type {type(info).__name__}", "a dict")
+            self._findings.add("info-type", where, "info", f"{shown(info)} of type {type(info).__name__}", "a dict")
             return
         for key in info:
             if key in _RESERVED or (isinstance(key, str) and key[:1] == "_"):
-                self._findings.add("info-reserved-key", where, f"info.{key}", f"the key {key!r}", "another")
+                self._findings.add("info-reserved-key", where, f"info.{key}", f"the key {shown(key)}", "another")
         if not can_be_pickled(info):
             path, culprit = what_cannot_be_pickled(dict(info))
             got = f"{', '.join(path)}, a {type(culprit).__name__}, which cannot be pickled"
@@ -134,10 +135,11 @@ class OutputReader:
 
 
 def copied_space(space: Any) -> Any:
-    """A space as it is now, for comparisons."""
+    """A space as it is now, for comparisons; the very space where no copy would be equal to it."""
     try:
-        return copy.deepcopy(space)
-    except Exception:  # a custom one: then it is compared with itself
+        own = copy.deepcopy(space)
+        return own if own == space else space
+    except Exception:  # a custom one
         return space
 
 

@@ -35,7 +35,7 @@ class Subject(ABC):
         self.make = make
         self.findings = findings
         self.options = options
-        self.calls = Calls(findings, options.step_timeout, self.seeds_torch)
+        self.calls = Calls(findings, options.step_timeout, options.start_timeout, self.seeds_torch)
 
     @abstractmethod
     def episodes(self, env: Any, seed: int, num_steps: int, actions: int) -> Iterator[Record]:

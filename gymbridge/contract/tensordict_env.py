@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from gymbridge.contract.calls import PhaseOver, phase
+from gymbridge.contract.calls import phase
 from gymbridge.contract.differences import Record, same
 from gymbridge.contract.findings import told
 from gymbridge.contract.instances import Subject, check_close, check_instances
@@ -135,11 +135,7 @@ class TensorDictSubject(Subject):
         Raises:
             PhaseOver: that raised.
         """
-        try:
-            env.set_seed(seed)
-        except Exception as error:
-            self.findings.add("reset-raises", "set_seed", "", told(error), "no exception")
-            raise PhaseOver from error
+        self.calls.attempt("reset", "set_seed", env.set_seed, seed)
 
     def _main_run(self) -> list[Record]:
         """The longest run, in which all that comes is read; what it gave until something raised."""
@@ -196,7 +192,7 @@ class TensorDictSubject(Subject):
             except EnvSpecError as error:
                 for line in error.faults:
                     findings.add("refused", "check_env_specs", line.partition(":")[0], line, "what the specs say")
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 findings.add("refused", "reset, step or rollout", "", told(error), "no exception")
 
     # ---------------------------------------------------------------- masks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from gymbridge.contract.calls import Options, told_from_worker
 from gymbridge.contract.differences import Record, first_difference
 from gymbridge.contract.findings import Findings, told
 from gymbridge.contract.surroundings import same_generators
+from gymbridge.engine.remote_errors import RemoteTraceback
 from gymbridge.engine.workers.pickling import dumps
 from gymbridge.errors import UnpicklableError, WorkerDiedError, WorkerStartError, WorkerTimeoutError
 
@@ -28,7 +30,16 @@ _IN_THE_WAY = (
         "close-raises",
         "instances-differ",
     ),
-    *("step-raises", "step-hangs", "step-result", "metadata", "space-missing", "space-unsupported", "space-changes"),
+    *(
+        "step-raises",
+        "step-hangs",
+        "step-result",
+        "metadata",
+        "space-missing",
+        "space-unsupported",
+        "space-changes",
+        "space-unequal",
+    ),
     *("observation-items", "observation-type", "observation-shape", "observation-dtype"),
     *("reward-type", "reward-array", "flag-type", "info-type", "info-unpicklable"),
     *("spec-", "output-", "entry-", "input-", "flags-disagree", "done-after-reset", "refused"),
@@ -107,7 +118,7 @@ def _run_here(findings: Findings, options: Options, runs: Runs) -> list[Record] 
         return None
     finally:
         if batch is not None:
-            with suppress(Exception):  # an env's own close has been looked at
+            with suppress(Exception, SystemExit):  # an env's own close has been looked at
                 runs.close(batch, False)
     return shown
 
@@ -123,7 +134,7 @@ def _run_there(findings: Findings, options: Options, runs: Runs, expected: list[
                 shown.append(record)
         where = "close"
         ended, batch = batch, None
-        runs.close(ended, False)
+        _close(findings, ended, runs)
     except WorkerTimeoutError as error:
         findings.add("worker-hangs", f"worker, {where}", "", str(error), "a call that comes back")
     except WorkerDiedError as error:
@@ -132,6 +143,10 @@ def _run_there(findings: Findings, options: Options, runs: Runs, expected: list[
         code = "worker-hangs" if "timeout" in str(error) else "worker-raises"
         findings.add(code, f"worker, {where}", "", str(error), "envs that are made")
     except Exception as error:
+        if isinstance(error, OSError) and not isinstance(error.__cause__, RemoteTraceback):
+            # no shared memory, or no more processes: the env has not been asked
+            findings.not_checked(f"worker processes: this machine has none to give: {told(error)}")
+            return
         findings.add(
             "worker-raises", f"worker, {where}", "", told_from_worker(error), "no exception, as in this process"
         )
@@ -147,6 +162,15 @@ def _run_there(findings: Findings, options: Options, runs: Runs, expected: list[
         when = f"call {found.call}" if found.call else "the first reset"
         got = f"{found.other} in {when}, where this process gives {found.one}"
         findings.add("worker-differs", "worker", found.key, got, "the same as in this process")
+
+
+def _close(findings: Findings, batch: Any, runs: Runs) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".* did not close the envs", UserWarning)
+        try:
+            runs.close(batch, False)
+        except UserWarning as warning:
+            findings.add("worker-hangs", "worker, close", "", str(warning), "processes that end")
 
 
 def _reason(error: UnpicklableError) -> str:

@@ -106,6 +106,7 @@ def test_where_no_engine_can_be_timed_the_status_says_so(capsys: pytest.CaptureF
         (["--plot=costs.nonsense"], "--plot: got 'costs.nonsense', expected a file that ends in one of "),
         (["--plot=no/such/folder/a.png"], "there is no folder"),
         (["--json=no/such/folder/a.json"], "there is no folder"),
+        (["--json=."], "is a folder, expected a file"),
         (["--engines=gymbridge-pool-asyncio"], "is for envs whose steps are coroutines"),
     ],
 )
@@ -124,6 +125,30 @@ def test_values_that_mean_nothing_are_refused(options: list[str], capsys: pytest
         main(["bench", "CartPole-v1", *options])
     assert exit_.value.code == 2
     assert "expected" in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_drawn_is_told_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(figure: Any, file: Any, **options: Any) -> None:
+        file.write(b"half of it")
+        raise RuntimeError("latex was not found")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", fail)
+    picture = tmp_path / "costs.svg"
+    assert main(["bench", "CartPole-v1", "-n2", "--engines=gymbridge-sync", *QUICK, f"--plot={picture}"]) == 2
+    said = capsys.readouterr()
+    assert "gymbridge SyncVectorEnv" in said.out
+    assert f"--plot: writing {picture} raised RuntimeError: latex was not found" in said.err
+    assert not picture.exists()
+
+
+def test_an_env_that_exits_is_told_as_a_failure(
+    env_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(env_folder)
+    assert main(["bench", "cli_envs:LeavingInSteps", "-n2", "--engines=alone,gymbridge-sync", *QUICK]) == 2
+    assert "SystemExit: 0" in capsys.readouterr().err
 
 
 def test_without_matplotlib_the_extra_is_named(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from gymbridge.cli import main
 
 QUICK = ["--steps=30", "--no-workers"]
 FAULTY = """
+import os
+
 import gymnasium as gym
 import numpy as np
 
@@ -26,6 +30,21 @@ class Faulty(gym.Env):
     def step(self, action):
         self.t += 1
         return np.float32([0, 7]), 1.0, int(self.t == 5), False, {}
+
+class Leaves(Faulty):
+    def __init__(self):
+        raise SystemExit(0)
+
+class Stops(Faulty):
+    @property
+    def metadata(self):
+        raise LookupError("no metadata")
+
+class Prints(Faulty):
+    def step(self, action):
+        print("a step")
+        os.system("echo of C")
+        return super().step(action)
 
 class OnlyWarned(Faulty):
     def step(self, action):
@@ -78,6 +97,36 @@ def test_json_has_all_of_it(faulty: str, capsys: pytest.CaptureFixture[str]) -> 
     }
 
 
+def test_what_an_env_prints_is_not_among_the_json(faulty: str, tmp_path: Path, subprocess_env: dict[str, str]) -> None:
+    arguments = ["check", f"{faulty}:Prints", "--json", *QUICK]
+    done = subprocess.run(
+        [sys.executable, "-m", "gymbridge", *arguments],
+        env=subprocess_env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 1
+    assert [fault["code"] for fault in json.loads(done.stdout)["faults"]] == ["observation-domain", "flag-not-bool"]
+    assert {"a step", "of C"} <= {*done.stderr.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ("Leaves", "making the env raised SystemExit: 0"),
+        ("Stops", "the env stopped the check (spaces and signatures): it raised LookupError: no metadata"),
+    ],
+)
+def test_an_env_that_ends_the_check_is_told(
+    env: str, told: str, faulty: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", f"{faulty}:{env}", *QUICK]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1] == f"gymbridge check: {faulty}:{env}: {told}"
+
+
 def test_a_tensordict_env(env_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(env_folder)
     assert main(["check", "faulty_tensordict_envs:SoundTensorDictEnv", *QUICK, "--strict"]) == 0
@@ -102,6 +151,13 @@ def test_what_cannot_be_made_is_a_line_and_status_2(
     assert said.out == ""
     (line,) = (line for line in said.err.splitlines() if "…" not in line)
     assert told in line
+
+
+@pytest.mark.parametrize("seed", ["-1", "one", "0.5"])
+def test_a_seed_that_is_none_is_refused(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["check", "CartPole-v1", f"--seed={seed}"])
+    assert f"got '{seed}', expected an integer of 0 or more" in capsys.readouterr().err
 
 
 def test_an_unknown_code_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,6 +113,43 @@ def test_a_reader_that_goes_away_is_no_error(subprocess_env: dict[str, str]) -> 
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_stream_that_is_closed_is_done_without(stream: str, subprocess_env: dict[str, str]) -> None:
+    """What goes to the one does not go to the other then."""
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    closing = f"import os, sys; os.close({1 if stream == 'stdout' else 2}); os.execv(sys.executable, sys.argv[1:])"
+    program = [sys.executable, "-c", closing, *PROGRAM, "check", "NoSuch-v0"]
+    done = subprocess.run(program, env=subprocess_env, text=True, timeout=100, **both)  # type: ignore[call-overload]
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == (1 if stream == "stdout" else 0)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's full device")
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--json"]])
+def test_a_full_disk_is_a_line(arguments: list[str], subprocess_env: dict[str, str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*PROGRAM, *arguments], env=subprocess_env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100
+        )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["gymbridge info: OSError: [Errno 28] No space left on device"]
+
+
+def test_what_nobody_foresaw_is_a_line_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Odd(BaseException):
+        pass
+
+    def raise_odd() -> None:
+        raise Odd("not an Exception")
+
+    monkeypatch.setattr("gymbridge.cli.info.findings", raise_odd)
+    assert main(["info"]) == 2
+    assert capsys.readouterr().err == "gymbridge info: Odd: not an Exception\n"
+    assert main(["info", "--traceback"]) == 2
+    assert "raise_odd" in capsys.readouterr().err
+
+
 def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of("--version") == 0
     assert re.fullmatch(r"gymbridge \d+\.\d+\S*\n", capsys.readouterr().out)

@@ -66,6 +66,7 @@ def test_a_file_in_the_current_directory_is_found(name: str, in_folder: Callable
         ("cli_envs:missing", "module 'cli_envs' has no 'missing', and no env of that id is registered"),
         ("cli_envs:", "module 'cli_envs' has no ''"),
         ("cli_envs:not_callable", "got an object of type int, expected a callable that makes an env"),
+        ("cli_envs:Leaving", "making the env raised SystemExit: 0"),
         ("cli_envs:Unmade", "making the env raised LookupError: no such map: [moon]"),
         ("cli_envs:no_env", "the maker gave an object of type object, expected a gymnasium.Env or a "),
         ("cli_envs:vector_env", "it is a batch already"),
@@ -77,6 +78,29 @@ def test_what_is_no_env_is_told_in_a_line(name: str, said: str) -> None:
     assert str(raised.value).startswith(name)
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_file_whose_name_is_no_identifier_can_be_pasted(in_folder: Callable[[str, str], None]) -> None:
+    in_folder("my odd-envs", "from cli_envs import Counting as make")
+    env = env_called("my odd-envs.py:make")
+    names: dict[str, Any] = {}
+    exec(f"{env.import_line}\nmade = {env.expression}()", names)
+    assert isinstance(names["made"], cli_envs.Counting)
+    del sys.modules["my odd-envs"]
+
+
+def test_a_file_whose_name_is_taken_is_told(in_folder: Callable[[str, str], None]) -> None:
+    """Python has its own module of that name already, and would give that."""
+    Path("random.py").write_text("def make(): ...")
+    with pytest.raises(CommandError, match=r"another module is called random: .*random\.py; rename the file"):
+        env_called("random.py:make")
+
+
+def test_an_attribute_that_is_loaded_when_it_is_asked_for_may_fail(in_folder: Callable[[str, str], None]) -> None:
+    in_folder("loads_lazily", "def __getattr__(name):\n    raise ImportError(f'{name} needs more')")
+    with pytest.raises(CommandError, match=r"loads_lazily\.make raised ImportError: make needs more"):
+        env_called("loads_lazily:make")
+    del sys.modules["loads_lazily"]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
 import threading
+import warnings
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import gymnasium as gym
@@ -16,8 +19,10 @@ import torch
 from faulty_envs import FAULTY_ENVS, CountsEpisodes, SoundEnv, UnseededEnv
 from faulty_tensordict_envs import FAULTY_TENSORDICT_ENVS, SoundTensorDictEnv
 
-from gymbridge.contract import Fault, check
+from gymbridge.contract import Fault, check, checks
+from gymbridge.contract.differences import same
 from gymbridge.contract.surroundings import CallHangs, global_generators, limited
+from gymbridge.vector import AsyncVectorEnv
 
 
 def the_fault(env: Any, **options: Any) -> Fault:
@@ -131,12 +136,171 @@ def test_a_batch_is_refused_with_what_to_give() -> None:
         check(lambda: gym.make_vec("CartPole-v1", 2, vectorization_mode="sync"))
 
 
+def test_an_env_that_takes_long_to_make_is_made_again() -> None:
+    """The limit of steps is none of the maker's."""
+
+    def make() -> SoundEnv:
+        first.clear() if first else threading.Event().wait(0.3)
+        return SoundEnv()
+
+    first = [True]
+    assert check(make, num_steps=30, step_timeout=0.2, workers=False).faults == []
+
+
+def test_the_first_env_is_made_in_time() -> None:
+    with pytest.raises(TimeoutError, match=r"making it took longer than 0\.1 s"):
+        check(threading.Event().wait, start_timeout=0.1)
+
+
+def test_a_close_that_hangs_is_waited_for_within_its_limit() -> None:
+    class HangsAtItsEnd(SoundEnv):
+        def close(self) -> None:
+            threading.Event().wait()
+
+    assert the_fault(HangsAtItsEnd, start_timeout=0.1).code == "close-raises"
+
+
+def test_a_thread_that_goes_on_keeps_a_worker_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def close(self: Any, **options: Any) -> None:
+        closed(self, **options)
+        warnings.warn("workers [0] did not close the envs [0] in time and were killed", stacklevel=1)
+
+    closed = AsyncVectorEnv.close
+    monkeypatch.setattr(AsyncVectorEnv, "close", close)
+    fault = the_fault(SoundEnv)
+    assert (fault.code, fault.where) == ("worker-hangs", "worker, close")
+
+
+def test_a_machine_without_shared_memory_is_no_fault_of_the_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "ftruncate", full)
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    report = check(SoundEnv, num_steps=30)
+    assert report.faults == []
+    (text,) = report.not_checked
+    assert "worker processes: this machine has none to give: OSError" in text
+    assert "No space left on device" in text
+
+
+class Thing:
+    """Says nothing of when it is equal to another."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+class ThingSpace(gym.spaces.Space[Thing]):
+    def sample(self, mask: Any = None, probability: Any = None) -> Thing:
+        return Thing(0)
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, Thing)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ThingSpace)
+
+
+class ShowsThings(SoundEnv):
+    observation_space = ThingSpace()
+    numbers = False
+
+    def observe(self) -> Any:
+        return Thing({"seen": [np.random.rand() if self.numbers else self.np_random.random()]})  # noqa: NPY002
+
+
+def test_objects_without_equality_are_compared_by_what_they_hold() -> None:
+    assert {fault.code for fault in check(ShowsThings, num_steps=30).faults} == {"space-custom"}
+
+
+def test_objects_without_equality_that_differ_are_seen() -> None:
+    one, other = Thing({"seen": [1.0]}), Thing({"seen": [2.0]})
+    assert same(one, Thing({"seen": [1.0]}))
+    assert not same(one, other)
+    assert not same(one, Thing({"seen": [1.0, 2.0]}))
+
+
+@pytest.mark.parametrize("value", [10**30, np.array(10**30, object)])
+def test_integers_that_no_dtype_holds_compare(value: Any) -> None:
+    assert same(value, value + 0)
+    assert not same(value, value + 1)
+
+
+def test_an_env_that_exits_after_an_end_does_not_end_the_check() -> None:
+    class Leaves(SoundEnv):
+        def step(self, action: Any) -> Any:
+            if self.t >= self.length:
+                raise SystemExit(0)
+            return super().step(action)
+
+    report = check(Leaves, num_steps=30, workers=False)
+    assert report.faults == []
+    assert report.notes[0].startswith("a step after an episode's end raises SystemExit: 0")
+
+
+def test_an_env_without_words_is_told_as_that() -> None:
+    class Unnamed(SoundEnv):
+        def __str__(self) -> str:
+            raise LookupError("no name")
+
+    assert check(Unnamed, num_steps=30, workers=False).env == "<Unnamed, of which str raises LookupError>"
+
+
+class ToldLock:
+    """A lock that tells when somebody comes to it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.arrivals: SimpleQueue[int] = SimpleQueue()
+
+    def __enter__(self) -> None:
+        self.arrivals.put(threading.get_ident())
+        self.lock.acquire()
+
+    def __exit__(self, *error: Any) -> None:
+        self.lock.release()
+
+
+def test_checks_in_several_threads_do_not_disturb_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sets the generators that all threads share, and looks whether they were drawn from."""
+    lock = ToldLock()
+    monkeypatch.setattr(checks, "_one_at_a_time", lock)
+    inside, go_on, made = threading.Event(), threading.Event(), threading.Event()
+    faults: list[Any] = []
+
+    class Waits(SoundEnv):
+        def reset(self, **options: Any) -> Any:
+            inside.set()
+            assert go_on.wait(60)
+            return super().reset(**options)
+
+    def make() -> SoundEnv:
+        made.set()
+        return SoundEnv()
+
+    def look(env: Any) -> None:
+        faults.append(check(env, num_steps=30, workers=False).faults)
+
+    threads = [threading.Thread(target=look, args=(env,)) for env in (Waits, make)]
+    threads[0].start()
+    lock.arrivals.get(timeout=60)
+    assert inside.wait(60)
+    threads[1].start()
+    lock.arrivals.get(timeout=60)
+    assert not made.is_set()
+    go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert faults == [[], []]
+
+
 def test_what_the_maker_raises_comes_through() -> None:
     with pytest.raises(LookupError, match="no map"):
         check(lambda: (_ for _ in ()).throw(LookupError("no map")))
 
 
-@pytest.mark.parametrize("wrong", [{"num_steps": 0}, {"step_timeout": 0}, {"start_timeout": -1}])
+@pytest.mark.parametrize("wrong", [{"num_steps": 0}, {"seed": -1}, {"step_timeout": 0}, {"start_timeout": -1}])
 def test_options_without_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         check("CartPole-v1", **wrong)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,7 +13,8 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 from gymbridge.engine.counts import count_of
 from gymbridge.envs.inputs import DeviceLike
 from gymbridge.envs.rollout_progress import Show, followed
-from gymbridge.envs.tensordicts import dense_stack, densified, leaf_paths, picked_rows, row_of
+from gymbridge.envs.step_record import StepRecord
+from gymbridge.envs.tensordicts import densified, leaf_paths, picked_rows, row_of
 
 if TYPE_CHECKING:
     from gymbridge.envs.base import EnvBase
@@ -48,7 +49,8 @@ def rollout(
             ``torch.nn.Module`` is called with the observation's tensors instead, in the order of their keys and without
             the infos and ``"valid"``, and what it returns are the actions; unless it has ``in_keys``, or its
             ``forward`` takes one argument that is named ``td`` or ``tensordict`` or annotated as a TensorDict.
-        callback: called with the env and a copy of the step's TensorDict after each step but the last.
+        callback: called with the env and a copy of the step's TensorDict after each step but the last. What it changes
+            in place of the step's tensors is in the result; of steps before it may not be.
         auto_reset: begin with a reset. Without, ``tensordict`` is where to go on from.
         auto_cast_to_device: move what the policy reads to the policy's device, and what it wrote to the env's.
         break_when_any_done: stop when any env is done; the default. With False, done envs are reset and go on.
@@ -58,7 +60,8 @@ def rollout(
         tensordict: what the first reset is given, or where to go on from; envs done in it are reset first.
         set_truncated: mark the last step as truncated and done.
         out: a TensorDict ``[*B, T]`` of at least ``max_steps`` steps that the result is written into; what is returned
-            is the part of it that was. It is dense, or for unlike envs a lazy stack along the first dim.
+            is the part of it that was. It is dense, or for unlike envs a lazy stack along the first dim. Large tensors
+            are written there step by step: where an error ends the rollout, a part of it may have been.
         trust_policy: call the policy with the TensorDict whatever it is.
         storing_device: where the result is kept.
         progress: show on standard error how far it has come: the steps, their number a second, the episodes that have
@@ -110,19 +113,21 @@ def rollout(
 
     act = _acting(env, policy, auto_cast_to_device, trust_policy)
     advance = _until_done if break_when_any_done else _until_all_done if break_when_all_done else _without_end
+    contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
     steps: list[TensorDictBase] = []
+    record = StepRecord(max_steps, root.ndim, all_come=advance is _without_end, out=out)
+    keep = record.add if contiguous else steps.append
     once = bool(break_when_all_done)
     with followed(env, max_steps, progress, once=once) if progress else nullcontext() as note:
         for step, goes_on in advance(env, act, root, max_steps):
-            steps.append(step if storing_device is None else step.to(storing_device))
             if note is not None:
                 note(step["next"])
             if callback is not None and goes_on:
                 callback(env, step.copy())
-    if set_truncated:
-        _truncate(env, steps[-1]["next"])
-    contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
-    return _stack(steps, root.ndim, contiguous, out)
+            if set_truncated and not goes_on:
+                _truncate(env, step["next"])
+            keep(step if storing_device is None else step.to(storing_device))
+    return _stack(record if contiguous else steps, root.ndim, out)
 
 
 Act: TypeAlias = "Callable[[TensorDictBase], TensorDictBase]"
@@ -285,17 +290,20 @@ def _device_of(policy: Any) -> torch.device | None:
     return device
 
 
-def _stack(steps: list[TensorDictBase], dim: int, contiguous: bool, out: TensorDictBase | None) -> TensorDictBase:
-    try:
-        stacked = dense_stack(steps, dim) if contiguous else LazyStackedTensorDict(*steps, stack_dim=dim)
-    except ValueError as error:
-        raise ValueError(f"step {error}: steps that differ are stacked with return_contiguous=False only") from None
-    if contiguous:
-        stacked = densified(stacked)
+def _stack(steps: StepRecord | list[TensorDictBase], dim: int, out: TensorDictBase | None) -> TensorDictBase:
+    in_out: Collection[tuple[str, ...]] = ()
+    if isinstance(steps, StepRecord):
+        try:
+            stacked = densified(steps.stacked())
+        except ValueError as error:
+            raise ValueError(f"step {error}: steps that differ are stacked with return_contiguous=False only") from None
+        in_out = steps.in_out
+    else:
+        stacked = LazyStackedTensorDict(*steps, stack_dim=dim)
     if out is not None:
-        if len(steps) < out.batch_size[dim]:
-            out = out[(slice(None),) * dim + (slice(len(steps)),)]
-        _write(out, stacked)
+        if (num_steps := stacked.batch_size[dim]) < out.batch_size[dim]:
+            out = out[(slice(None),) * dim + (slice(num_steps),)]
+        _write(out, stacked.exclude(*in_out) if in_out else stacked)
         stacked = out
     stacked.names = [*[None] * dim, "time"]
     return stacked

@@ -6,6 +6,7 @@ What is built here from parts that are known to fit skips tensordict's checks; w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +21,7 @@ from tensordict import (
 
 __all__ = [
     "Assembler",
+    "Key",
     "cloned",
     "dense_stack",
     "densified",
@@ -180,10 +182,17 @@ def row_of(tensordict: TensorDictBase, row: int) -> TensorDictBase:
     return tensordict[row]
 
 
-def dense_stack(tensordicts: Sequence[TensorDictBase], dim: int) -> TensorDictBase:
+def dense_stack(
+    tensordicts: Sequence[TensorDictBase], dim: int, made: Mapping[str, Any] = MappingProxyType({})
+) -> TensorDictBase:
     """A stack made leaf by leaf, which costs a fraction of what stacking TensorDicts does.
 
     Lazy stacks along a dim before ``dim`` stay such, and what lies in them is stacked.
+
+    Args:
+        tensordicts: one or more.
+        dim: that of the stack.
+        made: leaves that are stacked already, nested as the TensorDicts are; of plain TensorDicts only.
 
     Raises:
         ValueError: the TensorDicts differ in keys or shapes.
@@ -203,9 +212,12 @@ def dense_stack(tensordicts: Sequence[TensorDictBase], dim: int) -> TensorDictBa
     batch_size = torch.Size([*first.batch_size[:dim], len(tensordicts), *first.batch_size[dim:]])
     stacked: TensorDictBase = first.empty(batch_size=batch_size)
     for key, value in first.items():
+        if isinstance(made.get(key), torch.Tensor):
+            stacked.set(key, made[key])
+            continue
         values = [entry(other, key) for other in tensordicts]
         if isinstance(value, TensorDictBase) and not is_leaf_nontensor(type(value)):
-            stacked.set(key, dense_stack(values, dim))
+            stacked.set(key, dense_stack(values, dim, made.get(key, {})))
             continue
         if isinstance(value, torch.Tensor) and len(dtypes := {part.dtype for part in values}) > 1:
             raise ValueError(f"{key}: dtypes {dtypes} differ")

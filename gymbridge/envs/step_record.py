@@ -68,7 +68,7 @@ class StepRecord:
             room = self._room_for(path, value)
             if room is not None:
                 self._rooms[path] = room
-                _put(self._firsts, path, room.select(self._dim, 0))
+        self._firsts = _nested({path: room.select(self._dim, 0) for path, room in self._rooms.items()})
 
     def _room_for(self, path: Key, value: torch.Tensor) -> torch.Tensor | None:
         """Where a tensor of all steps is to lie; None where it is kept until all are there."""
@@ -97,18 +97,15 @@ class StepRecord:
                 slot.copy_(value)
             else:
                 self._keep_from_now_on(path)
-        return _replaced(step, self._firsts)
+        return _replaced(step, self._firsts) if self._rooms else step
 
     def _keep_from_now_on(self, path: Key) -> None:
-        """Keeps a leaf until all steps are there, since one has another thing there; and so those of the steps before."""
+        """Keeps a leaf until all steps are there, since a step has another thing there."""
         room = self._rooms.pop(path)
         self.in_out.discard(path)
         for number, step in enumerate(self._steps):
             step.set(path, room.select(self._dim, number))
-        group: Any = self._firsts
-        for name in path[:-1]:
-            group = group[name]
-        del group[path[-1]]
+        self._firsts = _nested({path: room.select(self._dim, 0) for path, room in self._rooms.items()})
 
     def stacked(self) -> TensorDictBase:
         """The steps that came, as one TensorDict.
@@ -116,19 +113,20 @@ class StepRecord:
         Raises:
             ValueError: they differ in keys, shapes or dtypes; the message begins with the number of one that does.
         """
-        dim, num_steps, made = self._dim, len(self._steps), dict[str, Any]()
-        for path, room in self._rooms.items():
-            part = room.narrow(dim, 0, num_steps)
-            if self._out is None and num_steps < self._max_steps:
-                part = part.clone()  # else it holds the memory of the whole
-            _put(made, path, part)
-        return dense_stack(self._steps, dim, made)
+        num_steps = len(self._steps)
+        made = {path: room.narrow(self._dim, 0, num_steps) for path, room in self._rooms.items()}
+        return dense_stack(self._steps, self._dim, _nested(made))
 
 
-def _put(nested: dict[str, Any], path: Key, value: torch.Tensor) -> None:
-    for name in path[:-1]:
-        nested = nested.setdefault(name, {})
-    nested[path[-1]] = value
+def _nested(leaves: dict[Key, torch.Tensor]) -> dict[str, Any]:
+    """The leaves in dicts as the TensorDicts are that they lie in."""
+    nested: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        group = nested
+        for name in path[:-1]:
+            group = group.setdefault(name, {})
+        group[path[-1]] = leaf
+    return nested
 
 
 def _replaced(tensordict: Any, others: dict[str, Any]) -> TensorDict:

@@ -85,7 +85,8 @@ def extremes(dtype: torch.dtype) -> tuple[int, int]:
 
 def array_of(tensor: torch.Tensor) -> NDArray[Any]:
     """Return a tensor of any device as a numpy array (which shares a CPU tensor's memory)."""
-    tensor = tensor.detach().cpu()
+    if tensor.requires_grad or not tensor.is_cpu:
+        tensor = tensor.detach().cpu()
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from tensordict import TensorDictBase
 
+from gymbridge.envs.tensordicts import entry, put_entry
 from gymbridge.spaces.conversion import spec_to_space
 from gymbridge.spaces.naming import SpaceLeaf, SpaceTree, action_tree, observation_tree
 from gymbridge.spaces.samples import decoded_leaf, encoded_leaf
@@ -71,7 +72,7 @@ class ObservationReader:
     def _read(self, tensordict: TensorDictBase, give: Callable[[torch.Tensor], Any]) -> list[Any]:
         values = []
         for leaf, key, spec, is_one_hot in self._leaves:
-            value = tensordict.get(key)
+            value = entry(tensordict, key[0]) if len(key) == 1 else tensordict.get(key)
             if not leaf.is_array:
                 value = decoded_leaf(leaf, value, spec, self._batch_size)
             else:
@@ -134,7 +135,10 @@ class ActionWriter:
             else:
                 encoded.append((key, self._encoded(leaf, part, spec, ignored)))
         for key, value in encoded:
-            tensordict.set(key, value)
+            if len(key) == 1 and isinstance(value, torch.Tensor):
+                put_entry(tensordict, key[0], value)
+            else:
+                tensordict.set(key, value)
 
     def _encoded(self, leaf: SpaceLeaf, given: Any, spec: Any, ignored: npt.NDArray[np.bool_] | None) -> Any:
         is_one_hot = isinstance(spec, (OneHot, MultiOneHot))

@@ -13,6 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.inputs import DeviceLike
+from gymbridge.envs.tensordicts import entry
 from gymbridge.specs import Composite
 from gymbridge.specs._bridge import array_of
 from gymbridge.vector.spec_leaves import ActionWriter, ObservationReader, handed_out
@@ -121,11 +122,11 @@ class TensorDictForm:
 
     def outcome(self, td: TensorDictBase, *, copy: bool) -> tuple[Any, Any, Any]:
         """Rewards, terminations and truncations, an array or a tensor ``[N]`` each."""
-        values = [td[name].detach().reshape(-1) for name in ("reward", "terminated", "truncated")]
+        values = [entry(td, name) for name in ("reward", "terminated", "truncated")]
         if not self._as_torch:
-            reward, *flags = (array_of(value) for value in values)
+            reward, *flags = (array_of(value).reshape(-1) for value in values)
             return (reward.astype(np.float64), *(flag.copy() for flag in flags))  # type: ignore[return-value]
-        return tuple(handed_out(value, copy, self._device) for value in values)  # type: ignore[return-value]
+        return tuple(handed_out(value.detach().reshape(-1), copy, self._device) for value in values)  # type: ignore[return-value]
 
     def no_outcome(self) -> TensorDict:
         """Rewards that are zero and flags that are False: of rows that were reset."""

@@ -20,6 +20,7 @@ from gymbridge.engine.gym_host import GymEnvDescription
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.engine_env import EngineEnv
 from gymbridge.envs.inputs import DeviceLike, env_device
+from gymbridge.envs.tensordicts import entry, tensordict_of
 from gymbridge.envs.transitions import keep_asleep
 from gymbridge.envs.vector_env import GymVectorEnv
 from gymbridge.specs._bridge import array_of
@@ -244,7 +245,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         td = self._inputs()
         self._form.write_actions(td, actions, ignored=resets)
         shown = self._touching(self._all, lambda: self._run(td, resets))
-        ended = array_of(shown.outcome["done"]).reshape(self.num_envs)
+        ended = array_of(entry(shown.outcome, "done")).reshape(self.num_envs)
         infos: dict[str, Any] = {}
         if shown.final is not None:
             parts = self._form.parts(shown.final, copy=self._copies)
@@ -260,14 +261,14 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
         """Does with each env what its autoreset mode says; ``td`` has the actions."""
         if self._autoreset.is_same_step:
             td, root = self.env.step_and_maybe_reset(td)
-            following = self._checked_next(td["next"])
-            if not array_of(following["done"]).any():  # what the env itself gave, of which the root has a copy
+            following = self._checked_next(entry(td, "next"))
+            if not array_of(entry(following, "done")).any():  # what the env itself gave, of which the root has a copy
                 self._take_root(root)
                 return _Shown(following, following)
             self._take_root(self._checked_root(root))
             return _Shown(root, following, final=following)
         if resets is None:
-            following = self._checked_next(self.env.step(td)["next"])
+            following = self._checked_next(entry(self.env.step(td), "next"))
         elif self._engine_env is not None:
             following = self._engine_env.step_or_reset(td, torch.from_numpy(resets))
         else:
@@ -310,7 +311,7 @@ class TensorDictVectorEnv(OneCallAtATime, VectorEnv[Any, Any, Any]):
     # ---------------------------------------------------------------- what the env is given, and where its rows stand
 
     def _nothing(self) -> TensorDict:
-        return TensorDict({}, self.env.batch_size, device=self.env.device)
+        return tensordict_of({}, self.env.batch_size, self.env.device)
 
     def _inputs(self) -> TensorDictBase:
         """What the next call of the env is given, the caller's to change: the root, where the env needs one."""

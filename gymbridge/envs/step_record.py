@@ -10,19 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from gymbridge.envs.tensordicts import Key, dense_stack, entries, entry, tensordict_of
+from gymbridge.envs.tensordicts import (
+    LARGE_STACK,
+    Key,
+    dense_stack,
+    entries,
+    entry,
+    is_plain,
+    large_tensor,
+    tensordict_of,
+)
 
 __all__ = ["StepRecord"]
 
 _LARGE = 2**16
 """Bytes of a tensor, of all envs in one step, from which on a copy of its own pays."""
-
-_LARGE_STACK = 2**25
-"""Bytes of a stack from which on allocators ask the system for memory of its own and give it back at once."""
 
 
 class StepRecord:
@@ -72,7 +77,7 @@ class StepRecord:
 
     def _room_for(self, path: Key, value: torch.Tensor) -> torch.Tensor | None:
         """Where a tensor of all steps is to lie; None where it is kept until all are there."""
-        if value.nbytes < _LARGE or not _is_plain(value):
+        if value.nbytes < _LARGE or not is_plain(value):
             return None
         dim, shape = self._dim, value.shape
         if self._out is not None:
@@ -81,11 +86,9 @@ class StepRecord:
                 return None
             self.in_out.add(path)
             return own
-        if not self._all_come or value.nbytes * self._max_steps < _LARGE_STACK:
+        if not self._all_come or value.nbytes * self._max_steps < LARGE_STACK:
             return None
-        # numpy asks for large pages where there are any: the first use of many small ones costs more than the copies
-        memory = torch.from_numpy(np.empty(value.nbytes * self._max_steps, np.uint8))
-        return memory.view(value.dtype).view(*shape[:dim], self._max_steps, *shape[dim:])
+        return large_tensor((*shape[:dim], self._max_steps, *shape[dim:]), value.dtype)
 
     def _with_large_ones_moved(self, step: TensorDictBase) -> TensorDictBase:
         """The step with the first one's tensors in place of those that have been copied."""
@@ -154,9 +157,4 @@ def _tensor_at(tensordict: TensorDictBase, path: Key) -> torch.Tensor | None:
         if type(value) is not TensorDict:
             return None
         value = entry(value, name)
-    return value if type(value) is torch.Tensor and _is_plain(value) else None
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a copy of a tensor's numbers is all there is to it."""
-    return tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.requires_grad
+    return value if is_plain(value) else None

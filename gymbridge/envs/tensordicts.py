@@ -6,9 +6,11 @@ What is built here from parts that are known to fit skips tensordict's checks; w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from tensordict import (
     LazyStackedTensorDict,
@@ -20,6 +22,7 @@ from tensordict import (
 )
 
 __all__ = [
+    "LARGE_STACK",
     "Assembler",
     "Key",
     "cloned",
@@ -29,6 +32,8 @@ __all__ = [
     "entry",
     "fill",
     "flattened",
+    "is_plain",
+    "large_tensor",
     "leaf_paths",
     "non_tensor",
     "nothing_like",
@@ -41,6 +46,9 @@ __all__ = [
 ]
 
 Key = tuple[str, ...]
+
+LARGE_STACK = 2**25
+"""Bytes from which on allocators have memory from the system for each use, and give it back at once."""
 
 _TENSORS = {torch.Tensor}
 _new_unsafe = TensorDict._new_unsafe
@@ -222,11 +230,32 @@ def dense_stack(
         if isinstance(value, torch.Tensor) and len(dtypes := {part.dtype for part in values}) > 1:
             raise ValueError(f"{key}: dtypes {dtypes} differ")
         try:
-            stacked.set(key, torch.stack(values, dim))
+            stacked.set(key, _stack(values, dim))
         except RuntimeError as error:
             shapes = [[*part.shape] for part in values]
             raise ValueError(f"{key}: shapes {shapes} differ") from error
     return stacked
+
+
+def _stack(values: list[Any], dim: int) -> Any:
+    first = values[0]
+    if type(first) is torch.Tensor and first.nbytes * len(values) >= LARGE_STACK and all(map(is_plain, values)):
+        shape = (*first.shape[:dim], len(values), *first.shape[dim:])
+        return torch.stack(values, dim, out=large_tensor(shape, first.dtype))
+    return torch.stack(values, dim)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a tensor on the CPU of which a copy of its numbers is all there is."""
+    return type(value) is torch.Tensor and value.is_cpu and value.layout is torch.strided and not value.requires_grad
+
+
+def large_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of ``LARGE_STACK`` bytes or more, which may hold anything.
+
+    Its memory is numpy's, which asks for large pages: the first use of many small ones costs more than a copy does.
+    """
+    return torch.from_numpy(np.empty(prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(*shape)
 
 
 def densified(tensordict: TensorDictBase) -> TensorDictBase:

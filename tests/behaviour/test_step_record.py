@@ -14,7 +14,7 @@ from tensordict_zoo import CountingTensorDictEnv, MultiGroupEnv, NestedEnv
 from zoo import CountingEnv, DictEnv
 
 from gymbridge import SerialEnv
-from gymbridge.envs import EnvBase, step_record
+from gymbridge.envs import EnvBase, step_record, tensordicts
 from gymbridge.envs.step_record import StepRecord
 from gymbridge.envs.tensordicts import dense_stack
 
@@ -22,7 +22,8 @@ from gymbridge.envs.tensordicts import dense_stack
 @pytest.fixture(autouse=True)
 def every_tensor_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_record, "_LARGE", 1)
-    monkeypatch.setattr(step_record, "_LARGE_STACK", 1)
+    monkeypatch.setattr(step_record, "LARGE_STACK", 1)
+    monkeypatch.setattr(tensordicts, "LARGE_STACK", 1)
 
 
 def step_of(number: int) -> TensorDict:
@@ -133,6 +134,23 @@ def test_an_out_of_another_dtype_is_written_in_the_end() -> None:
         record.add(step)
     assert record.in_out == {("next", "image"), ("next", "arm", "angle")}
     assert_equal(record.stacked(), dense_stack(steps, 1))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64, torch.complex64],
+    ids=str,
+)
+def test_a_large_stack_is_that_of_torch(dtype: torch.dtype) -> None:
+    """Of tensors however they lie in memory."""
+    numbers = torch.arange(-12, 12).reshape(2, 3, 4).to(dtype)
+    for given in (numbers, numbers.mT, numbers[:, :0], numbers[:, :1].expand(2, 3, 4), numbers[..., ::2]):
+        for dim in (0, 1):
+            batch = TensorDict(x=given, batch_size=given.shape[:2])
+            made = dense_stack([*batch.unbind(0)], dim)["x"]
+            assert made.is_contiguous()
+            assert made.dtype is dtype
+            assert torch.equal(made, torch.stack(given.unbind(0), dim))
 
 
 # ---------------------------------------------------------------- rollouts

@@ -100,6 +100,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not lost
 
 
+def test_links_of_a_text_that_the_site_includes_lead_to_its_pages() -> None:
+    """Sphinx finds no other file from where the text is included, and a warning is an error."""
+    targets = [target for _, _, target in links(ROOT / "CHANGELOG.md") if not re.match(r"\w+:", target)]
+    assert "docs/gymnasium.md" in targets
+    assert not [target for target in targets if not target.startswith("docs/")]
+
+
 def test_links_and_anchors_are_found() -> None:
     """With a pattern that finds nothing, no link would be lost."""
     assert "quickstart.md" in {target for _, _, target in links(DOCS / "index.md")}

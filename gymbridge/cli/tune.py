@@ -138,11 +138,13 @@ def _show(
     from rich.table import Table
     from rich.text import Text
 
-    console.print(Text(about["env"], "bold"), soft_wrap=True)
+    from gymbridge.cli.paragraphs import print_paragraph
+
+    print_paragraph(console, Text(about["env"], "bold"))
     for line in _described(profile):
-        console.print(Text(f"- {line}"), soft_wrap=True)
+        print_paragraph(console, line, "- ")
     table = Table()
-    table.add_column(f"{about['num_envs']} envs")
+    table.add_column(f"{about['num_envs']} envs", overflow="fold")  # a call is told whole
     table.add_column("a step of all", justify="right")
     table.add_column("why")
     for outcome in sorted(outcomes, key=lambda own: (own is not best, own.us is None, own.us or 0.0)):
@@ -152,7 +154,7 @@ def _show(
         table.add_row(Text(outcome.batch.title, style), Text(figure, style), verdict)
     console.print(table)
     versions = ", ".join(f"{what} {about[what]}" for what in ("python", "gymbridge", "gymnasium", "torch"))
-    console.print(Text(f"{about['date']}, {about['machine']}; {versions}", "dim"), soft_wrap=True)
+    print_paragraph(console, Text(f"{about['date']}, {about['machine']}; {versions}", "dim"))
     console.print(Text(f"\n{best.batch.program}"), soft_wrap=True, end="")
 
 

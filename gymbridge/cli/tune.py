@@ -99,11 +99,16 @@ def _verdict(outcome: Outcome, best: Outcome, reason: str) -> str:
     if outcome.final.failure:
         return f"failed: {outcome.final.failure}"
     ratio = times(outcome, best)
-    if ratio < 1.005:
-        return f"no slower, in {outcome.batch.processes} processes"
+    processes = outcome.batch.processes
+    if ratio < 1.005 and processes > best.batch.processes:
+        return f"no slower, in {processes} process{'es' if processes > 1 else ''}"
     own = told(min(outcome.us, outcome.batch.least_us))
     in_turn = f" ({outcome.batch.in_turn} in turn)" if outcome.batch.in_turn > 1 else ""
-    return f"{ratio:.2f} times as long: {own} of it are the envs' own time{in_turn}, the rest is {_what_costs(outcome)}"
+    alone = " when each was timed alone" if best.final.rounds and not outcome.final.rounds else ""
+    return (
+        f"{ratio:.2f} times as long{alone}: {own} of it are the envs' own time{in_turn}, the rest is "
+        f"{_what_costs(outcome)}"
+    )
 
 
 def _what_costs(outcome: Outcome) -> str:
@@ -147,7 +152,9 @@ def _show(
     table.add_column(f"{about['num_envs']} envs", overflow="fold")  # a call is told whole
     table.add_column("a step of all", justify="right")
     table.add_column("why")
-    for outcome in sorted(outcomes, key=lambda own: (own is not best, own.us is None, own.us or 0.0)):
+    for outcome in sorted(
+        outcomes, key=lambda own: (own is not best, own.us is None, not own.final.rounds, own.us or 0.0)
+    ):
         style = "bold green" if outcome is best else ""
         figure = "-" if outcome.us is None else told(outcome.us)
         verdict = Text(_verdict(outcome, best, reason))

@@ -6,7 +6,8 @@ python examples/multi_task.py --engine parallel  # the same numbers, with the en
 A batch of unlike envs hands out lazy stacks: each row keeps its own shapes, and a slice of rows of one task is read
 like any batch. The policy here is a controller for each task, written by hand where you would have networks. Prints
 each task's mean return with random actions and with the controllers: the most that CartPole gives is 500; MountainCar
-loses 1 a step, 200 at most, until it is up the hill; Pendulum loses up to 16 a step, and little once it stands.
+loses 1 a step, 200 at most, until it is up the hill; Pendulum loses up to 16 a step, and little once it stands. Where
+no episode has ended in so many steps, there is a "-".
 """
 
 from __future__ import annotations
@@ -78,7 +79,12 @@ def episode_returns(rewards: torch.Tensor, done: torch.Tensor) -> list[float]:
     return returns
 
 
-def main(argv: Sequence[str] | None = None) -> dict[str, tuple[float, float]]:
+def mean(returns: list[float]) -> float | None:
+    """None where no episode has ended."""
+    return sum(returns) / len(returns) if returns else None
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, tuple[float | None, float | None]]:
     """Runs both policies; each task's mean return with random actions and with the controllers."""
     parser = argparse.ArgumentParser(description="Three tasks in one batch, and a policy that serves them all.")
     parser.add_argument("--num-envs", type=int, default=2, help="of each task")
@@ -88,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, tuple[float, float]]:
     args = parser.parse_args(argv)
     rows = rows_of_tasks(args.num_envs)
     ids = [task for task in rows for _ in range(args.num_envs)]
-    means: dict[str, list[float]] = {task: [] for task in rows}
+    means: dict[str, list[float | None]] = {task: [] for task in rows}
     with ENGINES[args.engine](len(ids), ids) as env:
         for policy in (None, Policy(rows)):  # None takes random actions
             env.set_seed(args.seed)
@@ -96,13 +102,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, tuple[float, float]]:
             for task in rows:
                 following = rollout[rows[task]]["next"]  # of one task: dense
                 returns = episode_returns(following["reward"].squeeze(-1), following["done"].squeeze(-1))
-                means[task].append(sum(returns) / max(1, len(returns)))
+                means[task].append(mean(returns))
 
     print(f"{'task':16}{'observation':>14}{'action':>10}{'random':>10}{'controller':>12}")
     for task, (by_chance, controlled) in means.items():
         first = rollout[rows[task]][0, 0]
         shapes = [str(list(first[key].shape)) for key in ("observation", "action")]
-        print(f"{task:16}{shapes[0]:>14}{shapes[1]:>10}{by_chance:>10.1f}{controlled:>12.1f}")
+        told = ["-" if value is None else f"{value:.1f}" for value in (by_chance, controlled)]
+        print(f"{task:16}{shapes[0]:>14}{shapes[1]:>10}{told[0]:>10}{told[1]:>12}")
     first_observations = [row["observation"][0] for row in rollout.unbind(0)]
     padded = pad_sequence(first_observations, batch_first=True)
     print(f"all observations of a step padded with zeros, for one network that takes them all: {list(padded.shape)}")

@@ -107,7 +107,7 @@ def all_at_once(env: EnvBase, seconds: float, policy: Policy) -> tuple[float, fl
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description="A pool that serves whoever is ready, used in two ways.")
     parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=16, help="how many results a receive waits for")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each row of the table takes")

@@ -84,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> tuple[Path, list[int]]:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("video"))
     args = parser.parse_args(argv)
+    if importlib.util.find_spec("pygame") is None:
+        parser.error("pictures of CartPole need pygame: pip install 'gymnasium[classic-control]'")
     if args.format == "gif" and importlib.util.find_spec("PIL") is None:
         parser.error("a GIF needs Pillow: pip install 'gymbridge[examples]'")
     if args.format == "mp4" and importlib.util.find_spec("moviepy") is None:

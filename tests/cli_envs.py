@@ -31,6 +31,13 @@ class Counting(gym.Env[Any, Any]):
         return {"count": np.full(2, self.count, np.float32)}
 
 
+class Sized(Counting):
+    """Cannot be made without being told its size."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
 class Awaited(Counting):
     """Its steps and resets are coroutines."""
 

@@ -76,6 +76,22 @@ def test_each_public_name_is_on_one_page() -> None:
     assert not [name for name, places_of in places.items() if places_of > 1]
 
 
+def test_methods_that_docstrings_refer_to_are_on_the_page_of_their_class() -> None:
+    """An inherited method is there only where the class's entry says that those are shown."""
+    sources = "".join(path.read_text() for path in (ROOT / "gymbridge").rglob("*.py"))
+    references = set(re.findall(r":meth:`~?gymbridge\.(?:(\w+)\.)?([A-Z]\w+)\.(\w+)`", sources))
+    assert ("", "SerialEnv", "stats") in references
+    pages = "".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
+    lost = []
+    for module, name, method in references:
+        path = f"gymbridge.{module}" if module else "gymbridge"
+        cls = getattr(import_module(path), name)
+        entry = re.search(rf"^\.\. autoclass:: {re.escape(path)}\.{name}\n((?:   .*\n)*)", pages, re.MULTILINE)
+        if entry is None or (method not in vars(cls) and ":inherited-members:" not in entry[1]):
+            lost.append(f"{path}.{name}.{method}")
+    assert not lost
+
+
 def test_each_page_is_in_one_table_of_contents() -> None:
     listed = Counter(
         (page.parent / entry).with_suffix(".md")
@@ -98,6 +114,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not there.exists() or (anchor and anchor not in anchors(there)):
             lost.append(target)
     assert not lost
+
+
+def test_links_of_a_text_that_the_site_includes_lead_to_its_pages() -> None:
+    """Sphinx finds no other file from where the text is included, and a warning is an error."""
+    targets = [target for _, _, target in links(ROOT / "CHANGELOG.md") if not re.match(r"\w+:", target)]
+    assert "docs/gymnasium.md" in targets
+    assert not [target for target in targets if not target.startswith("docs/")]
 
 
 def test_links_and_anchors_are_found() -> None:

@@ -181,6 +181,12 @@ def test_a_policy_serves_a_batch_of_three_tasks(load: Load, capsys: Capture) -> 
     assert capsys.readouterr().out.endswith("for one network that takes them all: [3, 4]\n")
 
 
+def test_a_task_whose_episodes_do_not_end_has_no_mean(load: Load, capsys: Capture) -> None:
+    returns = load("multi_task").main(["--num-envs=1", "--steps=5"])
+    assert {*returns.values()} == {(None, None)}
+    assert len(re.findall(r" - +-$", capsys.readouterr().out, re.MULTILINE)) == 3
+
+
 def test_workers_run_the_three_tasks_alike(load: Load) -> None:
     main = load("multi_task").main
     here = main(["--num-envs=2", "--steps=200"])
@@ -211,7 +217,11 @@ def test_gymnasiums_recorder_films_it(load: Load, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("suffix", "library", "told"),
-    [("gif", "PIL", "pip install 'gymbridge[examples]'"), ("mp4", "moviepy", "pip install moviepy")],
+    [
+        ("gif", "PIL", "pip install 'gymbridge[examples]'"),
+        ("mp4", "moviepy", "pip install moviepy"),
+        ("gif", "pygame", "pip install 'gymnasium[classic-control]'"),
+    ],
 )
 def test_a_film_that_lacks_a_library_says_what_to_install(
     suffix: str, library: str, told: str, load: Load, monkeypatch: pytest.MonkeyPatch, capsys: Capture

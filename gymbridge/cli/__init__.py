@@ -4,8 +4,9 @@ A command is a module of this package with
 
 - a docstring, whose first line is what ``gymbridge --help`` says of it,
 - ``add_arguments(parser)``, which adds what it takes to an ``argparse.ArgumentParser``,
-- ``run(arguments, console)``, which does it, writes what it finds to a ``rich.console.Console`` over standard output,
-  and returns the exit status. A :class:`CommandError` that it raises is told in a line.
+- ``run(arguments, console)``, which does it, writes what it finds to a ``rich.console.Console`` over standard output
+  (or, if it does without rich, by itself where there is none), and returns the exit status. A :class:`CommandError`
+  that it raises is told in a line.
 
 No command is imported but the one that is run.
 """
@@ -16,6 +17,7 @@ import argparse
 import ast
 import os
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,7 +32,7 @@ import gymbridge
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["FAILED", "INTERRUPTED", "CommandError", "main"]
+__all__ = ["FAILED", "INTERRUPTED", "CommandError", "main", "own_console"]
 
 COMMANDS = ("bench", "tune", "check", "demo", "info")
 """Modules of this package, in the order of the help."""
@@ -39,6 +41,9 @@ FAILED = 2
 """Exit status: what was asked for cannot be done."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
+
+_WITHOUT_RICH = ("info",)
+"""Those of them that do without the extra: what is missing is what they tell."""
 
 _PIPED_WIDTH = 200
 """Columns of what goes to no terminal."""
@@ -86,8 +91,12 @@ def _leave_unwritten() -> None:
 
 
 def _run(argv: list[str]) -> int:
-    named = argv[0] if argv and argv[0] in COMMANDS else None
-    if named is not None and find_spec("rich") is None:
+    if not argv:
+        _parser(None, None).print_help(sys.stderr)
+        return FAILED
+    named = argv[0] if argv[0] in COMMANDS else None
+    has_rich = find_spec("rich") is not None
+    if not has_rich and named is not None and named not in _WITHOUT_RICH:
         print(
             "gymbridge: the command line needs rich, which is not installed: pip install 'gymbridge[cli]'",
             file=sys.stderr,
@@ -98,7 +107,7 @@ def _run(argv: list[str]) -> int:
     assert command is not None  # nothing else is parsed
     from gymbridge.benchmarking.rounds import in_short
 
-    console = _console()
+    console = own_console() if has_rich else None
     try:
         status: int = command.run(arguments, console)
         sys.stdout.flush()  # here, where a closed pipe or a full disk is heard of
@@ -108,35 +117,57 @@ def _run(argv: list[str]) -> int:
         if arguments.traceback:
             traceback.print_exception(error)
         said = str(error) if isinstance(error, CommandError) else in_short(error)
-        print(f"gymbridge {named}: {said}", file=sys.stderr)
+        _tell_failure(f"gymbridge {named}: ", said, has_rich)
         _leave_unwritten()
         return FAILED
     return status
 
 
-def _console() -> Console:
-    """Over standard output."""
+def _tell_failure(label: str, said: str, has_rich: bool) -> None:
+    """On standard error."""
+    if not has_rich:
+        print(f"{label}{said}", file=sys.stderr)
+        return
+    from gymbridge.cli.paragraphs import print_paragraph
+
+    print_paragraph(own_console(stderr=True), said, label)
+
+
+def own_console(*, stderr: bool = False) -> Console:
+    """Over standard output, or standard error."""
     from rich.console import Console
 
     class OwnConsole(Console):
         def on_broken_pipe(self) -> None:  # where rich would exit
             raise BrokenPipeError
 
-    console = OwnConsole() if sys.stdout.isatty() else OwnConsole(width=_PIPED_WIDTH)
-    return console if console.width > 0 else OwnConsole(width=_PIPED_WIDTH)  # COLUMNS=0 shows nothing
+    console = OwnConsole(stderr=stderr)
+    if console.file.isatty() and console.width > 0:  # COLUMNS=0 shows nothing
+        return console
+    return OwnConsole(stderr=stderr, width=_PIPED_WIDTH)
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Breaks no name at a hyphen, so that it can be copied."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
 
 
 def _parser(named: str | None, command: ModuleType | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gymbridge",
         description="Times, tunes, checks and shows batches of environments.",
+        formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"gymbridge {gymbridge.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in COMMANDS:
         summary = _summary(name)
-        own = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        own = commands.add_parser(
+            name, help=summary, description=summary, formatter_class=_HelpFormatter, allow_abbrev=False
+        )
         if name == named and command is not None:
             command.add_arguments(own)
             own.add_argument("--traceback", action="store_true", help="show where an error comes from")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gymbridge.benchmarking.machine import PEERS, circumstances
 from gymbridge.benchmarking.rounds import Cell, closed, in_short, measure
-from gymbridge.cli import CommandError
+from gymbridge.cli import CommandError, own_console
 from gymbridge.cli.bench_engines import ALONE, ENGINES, EnvTraits
 from gymbridge.cli.child_interrupts import children_without_interrupts
 from gymbridge.cli.env_argument import NamedEnv, add_env_argument, env_called, has_coroutines, kind_of
@@ -181,8 +181,10 @@ def _show(console: Console, env: NamedEnv, columns: Columns, baseline: str | Non
     from rich.table import Table
     from rich.text import Text
 
+    from gymbridge.cli.paragraphs import print_paragraph
+
     to = "the best of the column" if baseline is None else baseline
-    console.print(Text(f"{env.name}: microseconds for a step of all N envs (times {to})", "bold"), soft_wrap=True)
+    print_paragraph(console, Text(f"{env.name}: microseconds for a step of all N envs (times {to})", "bold"))
     table = Table()
     table.add_column("engine")
     table.add_column("results")
@@ -205,10 +207,10 @@ def _show(console: Console, env: NamedEnv, columns: Columns, baseline: str | Non
         if best is not None:
             rate = num_envs / cells[best].median * 1e6
             text = f"N={num_envs}: {ENGINES[best].title} makes the most steps of envs a second, {rate:,.0f}"
-            console.print(Text(text), soft_wrap=True)
+            print_paragraph(console, text)
     versions = ", ".join(f"{what} {about[what]}" for what in ("python", "gymbridge", "gymnasium", "torch"))
-    told = f"{about['date']}, {about['machine']}; {versions}; medians of {about['rounds']} rounds"
-    console.print(Text(told, "dim"), soft_wrap=True)
+    told = f"{about['date']}, {about['machine']}; {versions}; medians of {about['rounds']} rounds, of ratios too"
+    print_paragraph(console, Text(told, "dim"))
 
 
 def _figure(microseconds: float) -> str:
@@ -223,6 +225,8 @@ def _figure(microseconds: float) -> str:
 
 def _tell_what_is_not_timed(columns: Columns, left_out: Mapping[str, str]) -> None:
     """A line for each engine and reason, on standard error."""
+    from gymbridge.cli.paragraphs import print_paragraph
+
     reasons: dict[str, list[str]] = {}
     for name, reason in left_out.items():
         reasons.setdefault(reason, []).append(name)
@@ -231,7 +235,7 @@ def _tell_what_is_not_timed(columns: Columns, left_out: Mapping[str, str]) -> No
             if cell.failure:
                 reasons.setdefault(cell.failure, []).append(f"{name} (N={num_envs})")
     for reason, names in reasons.items():
-        print(f"not timed: {', '.join(names)}: {reason}", file=sys.stderr)
+        print_paragraph(own_console(stderr=True), f"{', '.join(names)}: {reason}", "not timed: ")
 
 
 def _require_writable(file: Path) -> None:

@@ -98,18 +98,17 @@ def _codes(text: str) -> frozenset[str]:
 def _show(console: Console, name: str, report: Report) -> None:
     from rich.text import Text
 
-    def line(text: str | Text) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    from gymbridge.cli.paragraphs import print_paragraph
 
     for fault in report.faults:
-        line(_headline(fault))
+        print_paragraph(console, _headline(fault))
         for what, text in (("got", fault.got), ("expected", fault.expected), ("do", fault.advice)):
-            line(Text.assemble((f"  {what:10}", "dim"), text))
+            print_paragraph(console, text, f"  {what:10}", "dim")
     for text in report.notes:
-        line(f"note: {text}")
+        print_paragraph(console, text, "note: ")
     for text in report.not_checked:
-        line(Text.assemble(("not looked at: ", "yellow"), text))
-    line(Text(f"{name}: {_summary(report)}", style="bold"))
+        print_paragraph(console, text, "not looked at: ", "yellow")
+    print_paragraph(console, Text(f"{name}: {_summary(report)}", style="bold"))
 
 
 def _headline(fault: Fault) -> Any:

@@ -70,7 +70,10 @@ def _screen(console: Console, heading: str, last: Callable[[], RenderableType]) 
     from rich.live import Live
     from rich.text import Text
 
-    console.print(Text(f"\n{heading}", "bold"), soft_wrap=True)
+    from gymbridge.cli.paragraphs import print_paragraph
+
+    console.print()
+    print_paragraph(console, Text(heading, "bold"))
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             yield _Screen(live)
@@ -304,6 +307,9 @@ class _SleepyEnv(gym.Env[Any, Any]):
 def _pool(console: Console, seconds: float) -> None:
     from functools import partial
 
+    from rich.console import Group
+    from rich.text import Text
+
     from gymbridge import AsyncEnvPool
 
     means_ms = [2, 4, 6, 8, 12, 16, 24, 32]
@@ -317,9 +323,8 @@ def _pool(console: Console, seconds: float) -> None:
             for i, (ms, count) in enumerate(zip(means_ms, counts, strict=True))
         ]
         rate, rate_together = sum(counts) / elapsed, len(means_ms) / (max(means_ms) * 1e-3)
-        told = f"{sum(counts):,} steps, {rate:,.0f} a second (at the pace of the slowest: {rate_together:,.0f})"
-        rows.append(("all", 0.0, told))
-        return _bars(rows)
+        told = f"all {sum(counts):,} steps, {rate:,.0f} a second (at the pace of the slowest: {rate_together:,.0f})"
+        return Group(_bars(rows), Text(told))
 
     heading = "A pool serves whoever is ready: AsyncEnvPool(...)"
     with _screen(console, heading, draw) as screen:

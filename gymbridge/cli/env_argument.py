@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from keyword import iskeyword
@@ -76,7 +78,7 @@ def env_called(name: str) -> NamedEnv:
     """Finds what a user named; makes no env.
 
     Raises:
-        CommandError: no such id, module or attribute, or an attribute that cannot be called.
+        CommandError: no such id, module or attribute, or an attribute that cannot be called, or not without arguments.
 
     Example:
         >>> env_called("CartPole-v1").expression
@@ -86,18 +88,24 @@ def env_called(name: str) -> NamedEnv:
     if not colon:
         _require_registered(name, name)
         return NamedEnv(name, name, "", json.dumps(name))
-    found, module_name = _imported(module_name, name)
+    module, module_name = _imported(module_name, name)
+    found = module
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
-            _require_registered(attribute, name)
+            _require_registered(attribute, name, module)
             return NamedEnv(name, name, "", json.dumps(name))
         except Exception as error:  # a module that loads its parts when they are asked for
             raise CommandError(f"{name}: {module_name}.{attribute} raised {in_short(error)}") from error
     if not callable(found):
         raise CommandError(
             f"{name}: got an object of type {type(found).__name__}, expected a callable that makes an env"
+        )
+    if wanted := _needed_arguments(found):
+        raise CommandError(
+            f"{name}: got a callable that needs arguments ({wanted}), expected one without any; write a function that "
+            f"gives them to it, and name that"
         )
     return NamedEnv(name, found, _import_line(module_name, attribute.partition(".")[0]), attribute)
 
@@ -172,8 +180,32 @@ def _import_line(module_name: str, name: str) -> str:
     return f"from importlib import import_module\n{name} = import_module({json.dumps(module_name)}).{name}"
 
 
-def _require_registered(env_id: str, name: str) -> None:
-    """Refuses what is no id."""
+def _needed_arguments(maker: Callable[..., Any]) -> str:
+    """What a call without arguments lacks; empty where it lacks none, or that cannot be told."""
+    try:
+        signature = inspect.signature(maker)
+    except (TypeError, ValueError):  # of some that are written in C
+        return ""
+    try:
+        signature.bind()
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _makers_like(name: str, module: Any) -> str:
+    """What a module defines that may have been meant, as the end of a sentence; empty where it defines nothing."""
+    defined = [
+        own
+        for own, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", None) == module.__name__ and not own.startswith("_")
+    ]
+    meant = get_close_matches(name, defined, cutoff=0.5) or defined[:5]
+    return f"; there is {', '.join(meant)}" if meant else ""
+
+
+def _require_registered(env_id: str, name: str, module: Any = None) -> None:
+    """Refuses what is no id, and what is neither an id nor in a module."""
     try:
         gym.spec(env_id)
     except (GymnasiumError, ValueError, ImportError) as error:
@@ -181,10 +213,16 @@ def _require_registered(env_id: str, name: str) -> None:
         if colon:
             raise CommandError(
                 f"{name}: module {module_name!r} has no {attribute!r}, and no env of that id is registered; expected "
-                f"MODULE:MAKER or MODULE:ID"
+                f"MODULE:MAKER or MODULE:ID{_makers_like(attribute, module)}"
             ) from error
-        is_file = os.path.exists(name) or os.path.exists(f"{name}.py")
-        hint = f"; {name} is a file or folder: MODULE:MAKER names a callable in it" if is_file else ""
+        hint = ""
+        dotted, _, last = name.rpartition(".")
+        if os.path.exists(name) or os.path.exists(f"{name}.py"):
+            hint = f"; {name} is a file or folder: MODULE:MAKER names a callable in it"
+        elif dotted and os.path.exists(f"{dotted.replace('.', '/')}.py"):
+            hint = f"; a callable in a module is named with a colon: {dotted}:{last}"
+        elif versions := [known for known in gym.registry if known.rpartition("-v")[0] == env_id]:
+            hint = f"; there is {', '.join(versions)}"
         raise CommandError(
             f"{name}: got no registered id, expected one or MODULE:MAKER ({in_short(error)}){hint}"
         ) from error

@@ -45,16 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
-    """Shows it."""
+def run(arguments: argparse.Namespace, console: Console | None) -> int:
+    """Shows it, also where rich is missing and there is no console: what is missing is what it tells."""
     found = findings()
     if arguments.json:
         print(json.dumps(found, indent=1))
         return 0
-    from rich.text import Text
-
     rows = _rows(found)
     width = max(len(what) for what, _ in rows)
+    if console is None:
+        print(*(f"{what:{width}}  {value}" for what, value in rows), sep="\n")
+        return 0
+    from rich.text import Text
+
     for what, value in rows:
         console.print(Text.assemble((f"{what:{width}}", "bold"), f"  {value}"), soft_wrap=True, highlight=False)
     return 0

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
+from rich.text import Text
 
 __all__ = ["WorkProgress", "work_progress"]
 
@@ -38,6 +40,13 @@ class WorkProgress:
             self._bars.update(self._task, advance=amount, doing=doing)
 
 
+class _DoingColumn(ProgressColumn):
+    """What is being done, as much of it as there is room for: the other columns are told whole."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["doing"], "dim", no_wrap=True, overflow="ellipsis")
+
+
 @contextmanager
 def work_progress() -> Iterator[WorkProgress]:
     """Shows progress as long as the block lasts; the bar is gone afterwards."""
@@ -47,9 +56,9 @@ def work_progress() -> Iterator[WorkProgress]:
         return
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[doing]}", style="dim", markup=False),
+        BarColumn(20, table_column=Column(no_wrap=True)),
+        TimeElapsedColumn(table_column=Column(no_wrap=True)),
+        _DoingColumn(),
     )
     # what envs print goes where it would go without the bar
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bars:

@@ -99,11 +99,16 @@ def _verdict(outcome: Outcome, best: Outcome, reason: str) -> str:
     if outcome.final.failure:
         return f"failed: {outcome.final.failure}"
     ratio = times(outcome, best)
-    if ratio < 1.005:
-        return f"no slower, in {outcome.batch.processes} processes"
+    processes = outcome.batch.processes
+    if ratio < 1.005 and processes > best.batch.processes:
+        return f"no slower, in {processes} process{'es' if processes > 1 else ''}"
     own = told(min(outcome.us, outcome.batch.least_us))
     in_turn = f" ({outcome.batch.in_turn} in turn)" if outcome.batch.in_turn > 1 else ""
-    return f"{ratio:.2f} times as long: {own} of it are the envs' own time{in_turn}, the rest is {_what_costs(outcome)}"
+    alone = " when each was timed alone" if best.final.rounds and not outcome.final.rounds else ""
+    return (
+        f"{ratio:.2f} times as long{alone}: {own} of it are the envs' own time{in_turn}, the rest is "
+        f"{_what_costs(outcome)}"
+    )
 
 
 def _what_costs(outcome: Outcome) -> str:
@@ -138,21 +143,25 @@ def _show(
     from rich.table import Table
     from rich.text import Text
 
-    console.print(Text(about["env"], "bold"), soft_wrap=True)
+    from gymbridge.cli.paragraphs import print_paragraph
+
+    print_paragraph(console, Text(about["env"], "bold"))
     for line in _described(profile):
-        console.print(Text(f"- {line}"), soft_wrap=True)
+        print_paragraph(console, line, "- ")
     table = Table()
-    table.add_column(f"{about['num_envs']} envs")
+    table.add_column(f"{about['num_envs']} envs", overflow="fold")  # a call is told whole
     table.add_column("a step of all", justify="right")
     table.add_column("why")
-    for outcome in sorted(outcomes, key=lambda own: (own is not best, own.us is None, own.us or 0.0)):
+    for outcome in sorted(
+        outcomes, key=lambda own: (own is not best, own.us is None, not own.final.rounds, own.us or 0.0)
+    ):
         style = "bold green" if outcome is best else ""
         figure = "-" if outcome.us is None else told(outcome.us)
         verdict = Text(_verdict(outcome, best, reason))
         table.add_row(Text(outcome.batch.title, style), Text(figure, style), verdict)
     console.print(table)
     versions = ", ".join(f"{what} {about[what]}" for what in ("python", "gymbridge", "gymnasium", "torch"))
-    console.print(Text(f"{about['date']}, {about['machine']}; {versions}", "dim"), soft_wrap=True)
+    print_paragraph(console, Text(f"{about['date']}, {about['machine']}; {versions}", "dim"))
     console.print(Text(f"\n{best.batch.program}"), soft_wrap=True, end="")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,6 +22,9 @@ Use = Literal["step", "vector", "dispatch"]
 
 _MOST_WAITING_WORKERS = 64
 """Processes for envs that wait, where that is more than the cores."""
+
+_LINE_LENGTH = 80
+"""Columns of a terminal, from which a program is copied."""
 
 _LOOPS: dict[Use, str] = {
     "step": """\
@@ -41,13 +45,31 @@ env.close()
 env.async_reset_send()
 td = env.async_reset_recv(min_get=env.num_envs)
 for _ in range(100):
-    td.update(env.full_action_spec.rand()[: len(td)])  # or your policy: td = policy(td)
+    td.update(env.full_action_spec.rand()[: len(td)])  # or td = policy(td)
     env.async_step_and_maybe_reset_send(td)
-    transition, td = env.async_step_and_maybe_reset_recv()  # one, and all others that are ready
+    # of one env, and of all others that are ready
+    transition, td = env.async_step_and_maybe_reset_recv()
 env.close()
 """,
 }
 """What a program does with ``env``."""
+
+
+def _broken(line: str) -> str:
+    """A line that ends with a call, over several lines where it is too long.
+
+    Example:
+        >>> print(_broken('env = Pool([make] * 64, backend="multiprocessing", envs_per_worker=32, exchange="shm")'))
+        env = Pool(
+            [make] * 64, backend="multiprocessing", envs_per_worker=32, exchange="shm"
+        )
+    """
+    if len(line) <= _LINE_LENGTH:
+        return line
+    name, _, arguments = line.removesuffix(")").partition("(")
+    if len(f"    {arguments}") > _LINE_LENGTH:
+        arguments = re.sub(r", (?![^()\[\]{}]*[)\]}])", ",\n    ", arguments) + ","  # those of the outer call
+    return f"{name}(\n    {arguments}\n)"
 
 
 @dataclass(frozen=True)
@@ -84,7 +106,7 @@ class BatchCall:
     @property
     def call(self) -> str:
         """The call, ready to be pasted."""
-        return "\n".join(self.imports) + f"\n\nenv = {self.expression}\n"
+        return "\n".join(self.imports) + f"\n\n{_broken(f'env = {self.expression}')}\n"
 
     @property
     def program(self) -> str:

@@ -140,10 +140,14 @@ def best_of(outcomes: Sequence[Outcome]) -> tuple[Outcome, str] | None:
 
 
 def times(outcome: Outcome, best: Outcome) -> float:
-    """How many times as long it took as the best; of two finalists the median of their rounds' ratios."""
+    """How many times as long it took as the best, timed in the same way.
+
+    Of two finalists it is the median of their rounds' ratios; else both were timed alone, and the machine may have had
+    more to do in the final.
+    """
     if outcome.final.rounds and best.final.rounds:
         return outcome.final.ratio(best.final)
-    return _us(outcome) / _us(best)
+    return min(outcome.alone.rounds) / min(best.alone.rounds)
 
 
 def told(microseconds: float) -> str:

@@ -329,6 +329,8 @@ class GymHost(FollowsPaths):
         self._at_work[0] = _AT_RESET | row
         result = env.reset(**self._with_seed(row, kwargs))
         try:
+            if type(result) is not tuple and isinstance(result, (Mapping, np.ndarray, str)):
+                raise TypeError("an observation alone, which unpacks too where it has two items")
             observation, info = result
         except (TypeError, ValueError) as error:
             raise EnvOutputError(f"reset: got {outline(result)}, expected (observation, info)") from error

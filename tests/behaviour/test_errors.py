@@ -412,6 +412,34 @@ def test_observations_that_do_not_fit_name_env_key_got_and_expected(
 
 
 @pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        (spaces.Dict(a=spaces.Discrete(2), b=spaces.Discrete(2)), r"a dict with keys \['a', 'b'\]"),
+        (spaces.Box(0, 1, (2,)), r"array|shape \(2,\)"),
+        (spaces.Box(0, 1, (3,)), r"array|shape \(3,\)"),
+        (spaces.Text(2, min_length=2), "'"),
+    ],
+    ids=["dict", "two numbers", "three numbers", "text"],
+)
+def test_a_reset_without_an_info_is_told_so(engine: Engine, space: spaces.Space, told: str) -> None:
+    """As of gym before 0.26: an observation of two items can be unpacked, and is no pair for that."""
+
+    class Old(gym.Env[Any, Any]):
+        observation_space = space
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            return space.sample()
+
+        def step(self, action: Any) -> Any:
+            return space.sample(), 0.0, False, False, {}
+
+    env = engine.make(Old)
+    with pytest.raises(EnvOutputError, match=rf"env \d: reset: got .*(?:{told}).*, expected \(observation, info\)"):
+        env.reset()
+
+
+@pytest.mark.parametrize(
     ("outcome", "told"),
     [
         (

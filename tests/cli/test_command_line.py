@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from gymbridge import cli
-from gymbridge.cli import main
+from gymbridge.cli import info, main
+from gymbridge.cli.bench_engines import ENGINES
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "gymbridge"]
@@ -79,8 +80,25 @@ print(sorted({set(heavy)} & set(sys.modules)), file=sys.stderr)
 
 def test_without_rich_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
-    assert status_of("info") == 2
+    assert status_of("demo") == 2
     assert "pip install 'gymbridge[cli]'" in capsys.readouterr().err
+    monkeypatch.setattr(info, "installed", lambda name: "not installed" if name == "rich" else "1.2")
+    assert status_of("info") == 0  # which tells what is missing
+    assert re.search(r"^extra cli +.*pip install 'gymbridge\[cli\]'$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_without_a_command_the_commands_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    said = capsys.readouterr().err
+    assert all(re.search(rf"^ +{name} ", said, re.MULTILINE) for name in cli.COMMANDS)
+
+
+def test_help_breaks_no_name_at_a_hyphen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for columns in ("60", "80", "100"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert status_of("bench", "--help") == 0
+        said = capsys.readouterr().out
+        assert all(name in said for name in ENGINES)
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["info", "--nonsense"], ["tune", "CartPole-v1"]])

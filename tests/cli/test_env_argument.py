@@ -63,7 +63,11 @@ def test_a_file_in_the_current_directory_is_found(name: str, in_folder: Callable
     [
         ("CartPol-v1", "CartPol-v1: got no registered id, expected one or MODULE:MAKER (NameNotFound: "),
         ("no_module_of_that_name:make", "there is no module 'no_module_of_that_name'"),
+        ("CartPole", "there is CartPole-v0, CartPole-v1"),
         ("cli_envs:missing", "module 'cli_envs' has no 'missing', and no env of that id is registered"),
+        ("cli_envs:", "expected MODULE:MAKER or MODULE:ID; there is Counting, "),
+        ("cli_envs:counting", "; there is Counting"),
+        ("cli_envs:Sized", "needs arguments (missing a required argument: 'size'), expected one without any"),
         ("cli_envs:", "module 'cli_envs' has no ''"),
         ("cli_envs:not_callable", "got an object of type int, expected a callable that makes an env"),
         ("cli_envs:Leaving", "making the env raised SystemExit: 0"),
@@ -116,6 +120,12 @@ def test_a_module_that_fails_is_told_in_a_line(text: str, said: str, in_folder: 
     with pytest.raises(CommandError, match=r"^envs_that_fail:make: ") as raised:
         env_called("envs_that_fail:make")
     assert said.format("envs_that_fail") in str(raised.value)
+
+
+def test_a_dot_for_a_colon_is_recognised(in_folder: Callable[[str, str], None]) -> None:
+    in_folder("my_own_envs", "")
+    with pytest.raises(CommandError, match="is named with a colon: my_own_envs:make"):
+        env_called("my_own_envs.make")
 
 
 def test_a_file_without_a_maker_is_recognised(in_folder: Callable[[str, str], None]) -> None:

@@ -86,7 +86,7 @@ def test_the_demo_plays_without_a_terminal(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_demo_plays_in_a_terminal(subprocess_env: dict[str, str]) -> None:
     terminal, end = pty.openpty()
-    environment = {**subprocess_env, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+    environment = {**subprocess_env, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "40"}
     demo = subprocess.Popen(
         [sys.executable, "-m", "gymbridge", "demo", "--seconds=0.3"], env=environment, stdout=end, stderr=end
     )
@@ -100,5 +100,6 @@ def test_the_demo_plays_in_a_terminal(subprocess_env: dict[str, str]) -> None:
     text = said.decode()
     assert "\x1b[" in text
     assert "Traceback" not in text
+    assert "…" not in text  # all of it fits
     assert "had replaced it" in text
     assert "gymbridge ParallelEnv" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from typing import Any
 import pytest
 
 from gymbridge.benchmarking import rounds
+from gymbridge.benchmarking.rounds import Cell
 from gymbridge.cli import env_profile, main
 from gymbridge.cli.env_argument import env_called
 from gymbridge.cli.env_profile import EnvProfile, profile_of
+from gymbridge.cli.tune import _verdict
 from gymbridge.cli.tune_batches import BatchCall, batch_calls, worker_numbers
 from gymbridge.cli.tune_search import Outcome, best_of, search
 
@@ -48,8 +51,11 @@ def test_what_is_printed_runs(
     assert main(["tune", env, "--api", api, *QUICK, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["program"].startswith(found["call"])
-    chosen = [own for own in found["candidates"] if own["call"] in found["call"] and own["us_per_step"]]
-    assert chosen
+    pasted = ast.parse(found["call"]).body[-1]
+    assert isinstance(pasted, ast.Assign)
+    call = ast.dump(pasted.value)  # over several lines where it is long
+    chosen = [own for own in found["candidates"] if ast.dump(ast.parse(own["call"], mode="eval").body) == call]
+    assert [own["us_per_step"] for own in chosen if own["us_per_step"]]
     assert all(own["verdict"] for own in found["candidates"])
     done = subprocess.run(
         [sys.executable, "-c", found["program"]], cwd=env_folder, env=subprocess_env, capture_output=True, text=True
@@ -278,6 +284,25 @@ def test_the_fastest_is_chosen_after_a_final(make: Make) -> None:
 def test_fewer_processes_are_preferred_where_that_costs_nothing(make: Make) -> None:
     outcomes = searched([make("many", 1.00e-3, processes=8), make("few", 1.03e-3, processes=2), make("slow", 1.2e-3)])
     assert chosen(outcomes) == ("few", "as fast as many, within 5%, with fewer processes")
+
+
+def test_a_figure_of_another_hour_is_not_held_against_the_winners(make: Make) -> None:
+    """What was timed alone only, before the machine had other work, took as long as it took beside the winner then."""
+    best = Outcome(make("best", 0.0, processes=2), Cell((1.0e3,)), Cell((2.0e3,)))
+    dearer = Outcome(make("dearer", 0.0, processes=1), Cell((1.2e3,)))
+    told_of = _verdict(dearer, best, "the fastest")
+    assert told_of.startswith("1.20 times as long when each was timed alone: ")
+    alike = Outcome(make("alike", 0.0, processes=1), Cell((1.0e3,)), Cell((2.0e3,)))
+    assert _verdict(alike, best, "the fastest").startswith("1.00 times as long: ")
+    assert _verdict(best, alike, "the fastest") == "no slower, in 2 processes"
+
+
+def test_a_program_fits_the_terminal_that_it_is_copied_from() -> None:
+    env, known = env_called("cli_envs:Counting"), profile(busy=0.1, step_us_99=1e5)
+    apis: tuple[Any, ...] = ("native", "gymnasium", "pool")
+    calls = [call for api in apis for call in batch_calls(env, 64, api, known, cores=2)]
+    assert any(len(f"env = {call.expression}") > 80 for call in calls)
+    assert [line for call in calls for line in call.program.splitlines() if len(line) > 80] == []
 
 
 def test_what_cannot_win_is_not_timed(make: Make) -> None:

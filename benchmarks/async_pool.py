@@ -18,17 +18,17 @@ import functools
 import sys
 import threading
 import time
-import warnings
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from vector_step import Candidate, make, measure, table, tell_the_rest
+from program_options import add_names, program_parser
+from report import Candidate, begin, figures_of, measured_how, report, table, time_cases, with_references
+from vector_step import make
 
 from gymbridge.benchmarking.drivers import dispatched, tensordict_engine
-from gymbridge.benchmarking.machine import circumstances
-from gymbridge.benchmarking.rounds import Cell, Close, Run
+from gymbridge.benchmarking.rounds import Close, Run
+from gymbridge.cli.option_values import positive_int
 
 CASES = {"dispatch": "null", "synchronous": "null", "slow-resets": "slow"}
 """Case -> kind of env."""
@@ -152,45 +152,23 @@ CANDIDATES = {
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-
-    def words(text: str) -> list[str]:
-        return [word for word in text.split(",") if word]
-
-    parser.add_argument("--cases", type=words, default=",".join(CASES), help=f"some of {', '.join(CASES)}")
-    parser.add_argument("--num-envs", type=int, default=8, help="of envs that cost nothing")
-    parser.add_argument("--slow-envs", type=int, default=32, help="of envs that sleep")
-    parser.add_argument(
-        "--candidates", type=words, default=",".join(CANDIDATES), help=f"some of {', '.join(CANDIDATES)}"
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="for one candidate in one round")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round's figures there")
-    options = parser.parse_args(argv)
-    for name, given, known in (("cases", options.cases, CASES), ("candidates", options.candidates, CANDIDATES)):
-        if unknown := set(given) - set(known):
-            parser.error(f"unknown {name} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    if options.rounds < 1 or options.seconds <= 0 or min(options.num_envs, options.slow_envs) < 1:
-        parser.error("--rounds, --seconds, --num-envs and --slow-envs must be positive")
-    return options
+    parser = program_parser(__doc__, rounds=5, seconds=1.0)
+    add_names(parser, "--cases", CASES)
+    parser.add_argument("--num-envs", type=positive_int, default=8, help="of envs that cost nothing (8)")
+    parser.add_argument("--slow-envs", type=positive_int, default=32, help="of envs that sleep (32)")
+    add_names(parser, "--peers", CANDIDATES)
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
-    warnings.filterwarnings("ignore")
-    names = [name for name in CANDIDATES if name in options.candidates]
-    about = circumstances()
-    print("\n".join(f"- {what}: {value}" for what, value in about.items()), flush=True)
-    columns: dict[str, dict[str, Cell]] = {}
-    for case in options.cases:
-        num_envs = options.slow_envs if case == "slow-resets" else options.num_envs
-        column = f"{case} N={num_envs}"
-        print(f"timing {column} ...", file=sys.stderr, flush=True)
-        columns[column] = measure(names, case, num_envs, options.rounds, options.seconds, CANDIDATES)
-    print("\n" + table(names, columns, CANDIDATES), flush=True)
-    tell_the_rest(about, columns, options.json, CANDIDATES)
+    about = begin(("gymnasium", "numpy", "torch", "tensordict", "torchrl"), **measured_how(options))
+    names = with_references(CANDIDATES, options.peers)
+    numbers = {case: options.slow_envs if case == "slow-resets" else options.num_envs for case in options.cases}
+    cases = {f"{case} N={number}": (case, number) for case, number in numbers.items()}
+    figures = figures_of(time_cases(names, CANDIDATES, cases, options.rounds, options.seconds), CANDIDATES)
+    print("\n" + table(figures, "us (times gymbridge's)"), flush=True)
+    report(about, "us a transition, synchronous: a step", figures, options.json)
     return 0
 
 

@@ -14,8 +14,9 @@ import argparse
 import asyncio
 import gc
 import os
-import statistics
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -25,9 +26,13 @@ os.environ.setdefault("RL_WARNINGS", "0")
 import gymnasium as gym
 import numpy as np
 import torch
+from program_options import program_parser
+from report import begin, figures_of, measured_how, report, table, tell_progress
 from tensordict import TensorDict
 
 from gymbridge import AsyncEnvPool
+from gymbridge.benchmarking.rounds import Cell
+from gymbridge.cli.option_values import positive_int
 from gymbridge.envs import EnvBase
 from gymbridge.specs import Categorical, Composite, Unbounded
 
@@ -103,47 +108,70 @@ def pool_rate(pool: AsyncEnvPool, min_get: int, seconds: float) -> float:
     return number / seconds
 
 
-def main() -> None:
-    """Prints a line a kind of env."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-envs", type=int, default=500)
-    parser.add_argument("--milliseconds", type=float, default=10.0, help="that each step awaits")
-    parser.add_argument("--min-get", type=int, default=1, help="of a receive")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of one turn")
-    parser.add_argument("--turns", type=int, default=5)
-    arguments = parser.parse_args()
-    pause, number = arguments.milliseconds / 1000, arguments.num_envs
+@dataclass(frozen=True)
+class Candidate:
+    """Its name in the table; all are compared with the bare loop."""
 
-    given = TensorDict(action=torch.tensor(0))
-    torch.set_num_threads(1)
-    kinds: dict[str, tuple[list[Callable[[], Any]], Callable[[], Any]]] = {
-        "gymnasium envs": (
-            [partial(SlowGymEnv(pause).step, 0) for _ in range(number)],
-            partial(SlowGymEnv, pause),
-        ),
-        "TensorDict envs": (
-            [partial(SlowTensorDictEnv(pause)._step, given) for _ in range(number)],
-            partial(SlowTensorDictEnv, pause),
-        ),
-    }
-    print(f"{number} envs that await {arguments.milliseconds:g} ms: at most {number / pause:,.0f} transitions a second")
-    for kind, (steps, maker) in kinds.items():
-        bare, own, ratios = [], [], []
-        pool = AsyncEnvPool([maker] * number, backend="asyncio")
-        pool_rate(pool, arguments.min_get, 0.2)
+    title: str
+    against: str = "bare"
+
+
+CANDIDATES = {"bare": Candidate("a bare loop"), "pool": Candidate("**gymbridge `AsyncEnvPool`**")}
+
+STEPS = {
+    "gymnasium": lambda pause: partial(SlowGymEnv(pause).step, 0),
+    "TensorDict": lambda pause: partial(SlowTensorDictEnv(pause)._step, TensorDict(action=torch.tensor(0))),
+}
+"""Kind of env -> what makes a step of one, from the seconds that it awaits."""
+MAKERS = {"gymnasium": SlowGymEnv, "TensorDict": SlowTensorDictEnv}
+
+
+def measure(kind: str, options: argparse.Namespace) -> dict[str, Cell]:
+    """Transitions a second of both in each round."""
+    pause, number = options.milliseconds / 1000, options.num_envs
+    steps = [STEPS[kind](pause) for _ in range(number)]
+    rates: dict[str, list[float]] = {"bare": [], "pool": []}
+    pool = AsyncEnvPool([partial(MAKERS[kind], pause)] * number, backend="asyncio")
+    try:
+        pool_rate(pool, options.min_get, min(0.2, options.seconds))
         gc.collect()
         gc.freeze()  # what has been built would otherwise be looked through again in every collection
-        for _ in range(arguments.turns):
-            bare.append(asyncio.run(bare_rate(steps, arguments.seconds)))
-            own.append(pool_rate(pool, arguments.min_get, arguments.seconds))
-            ratios.append(own[-1] / bare[-1])
+        for _ in range(options.rounds):
+            rates["bare"].append(asyncio.run(bare_rate(steps, options.seconds)))
+            rates["pool"].append(pool_rate(pool, options.min_get, options.seconds))
+    finally:
         gc.unfreeze()
         pool.shutdown()
-        print(
-            f"{kind}: bare loop {statistics.median(bare):,.0f}/s, pool {statistics.median(own):,.0f}/s, ratio "
-            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        )
+    return {name: Cell(tuple(own)) for name, own in rates.items()}
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = program_parser(__doc__, rounds=5, seconds=2.0)
+    parser.add_argument("--num-envs", type=positive_int, default=500)
+    parser.add_argument("--milliseconds", type=float, default=10.0, help="that each step awaits")
+    parser.add_argument("--min-get", type=positive_int, default=1, help="of a receive")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints a table."""
+    options = arguments(argv)
+    torch.set_num_threads(1)
+    about = begin(
+        ("gymnasium", "numpy", "torch", "tensordict"),
+        **measured_how(options),
+        num_envs=options.num_envs,
+        milliseconds=options.milliseconds,
+    )
+    columns = {}
+    for kind in MAKERS:
+        tell_progress(kind)
+        columns[kind] = measure(kind, options)
+    figures = figures_of(columns, CANDIDATES)
+    print("\n" + table(figures, "transitions a second (times the bare loop's)"), flush=True)
+    report(about, "transitions a second", figures, options.json)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,11 +20,17 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 os.environ.setdefault("RL_WARNINGS", "0")
 
 import gymnasium as gym
+from program_options import add_names, program_parser
+from report import begin, figures_of, measured_how, report, table, tell_progress, with_references
+
+from gymbridge.benchmarking.rounds import Cell
+from gymbridge.cli.option_values import positive_int
 
 Load = Callable[[], Callable[[str, int], Any]]
 """Imports a library and gives what starts an engine, from an id and a number of workers; it is reset then."""
@@ -79,18 +85,29 @@ def _torchrl_parallel() -> Callable[[str, int], Any]:
 
 
 REFERENCE = "gymbridge-async"
-CANDIDATES: dict[str, tuple[str, Load]] = {
-    REFERENCE: ("**gymbridge `AsyncVectorEnv`**", _gymbridge_async),
-    "gymbridge-parallel": ("**gymbridge `ParallelEnv`**", _gymbridge_parallel),
-    "gymnasium-spawn": ('gymnasium `AsyncVectorEnv`, `context="spawn"`', lambda: _gymnasium("spawn")),
-    "gymnasium-fork": ('gymnasium `AsyncVectorEnv`, `context="fork"`', lambda: _gymnasium("fork")),
-    "torchrl-parallel": ("TorchRL `ParallelEnv`", _torchrl_parallel),
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An engine: its name in the table, and what gives what starts it."""
+
+    title: str
+    load: Load
+    against: str = REFERENCE
+
+
+CANDIDATES = {
+    REFERENCE: Candidate("**gymbridge `AsyncVectorEnv`**", _gymbridge_async),
+    "gymbridge-parallel": Candidate("**gymbridge `ParallelEnv`**", _gymbridge_parallel),
+    "gymnasium-spawn": Candidate('gymnasium `AsyncVectorEnv`, `context="spawn"`', lambda: _gymnasium("spawn")),
+    "gymnasium-fork": Candidate('gymnasium `AsyncVectorEnv`, `context="fork"`', lambda: _gymnasium("fork")),
+    "torchrl-parallel": Candidate("TorchRL `ParallelEnv`", _torchrl_parallel),
 }
 
 
 def measure_here(name: str, options: argparse.Namespace) -> dict[str, float]:
     """Milliseconds: ``"cold"`` and ``"warm"``."""
-    start_engine = CANDIDATES[name][1]()
+    start_engine = CANDIDATES[name].load()
     times = []
     for _ in range(1 + options.rounds):
         begin = time.perf_counter()
@@ -109,53 +126,44 @@ def measure(name: str, argv: list[str]) -> dict[str, float] | str:
     return figures
 
 
-def table(turns: dict[str, list[dict[str, float]]]) -> str:
-    """A markdown table: a row an engine, ``median (ratio)`` in the cells."""
-    lines = ["| ms to start (times gymbridge's) | cold | warm |", "| --- | --- | --- |"]
-    reference = turns.get(REFERENCE, [])
-    for name, figures in turns.items():
-        cells = []
-        for column in ("cold", "warm"):
-            text = f"{statistics.median(each[column] for each in figures):.0f}" if figures else "-"
-            if figures and reference and name != REFERENCE:
-                ratios = [mine[column] / theirs[column] for mine, theirs in zip(figures, reference, strict=True)]
-                text += f" ({statistics.median(ratios):.2f})"
-            cells.append(text)
-        lines.append(f"| {CANDIDATES[name][0]} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = program_parser(__doc__, rounds=3, turn="of an engine to start warm in a program")
+    parser.add_argument("--num-workers", type=positive_int, default=8)
+    parser.add_argument("--env", default="CartPole-v1", help="a gymnasium id")
+    parser.add_argument("--programs", type=positive_int, default=3, help="for each engine (3)")
+    add_names(parser, "--peers", CANDIDATES)
+    parser.add_argument("--here", choices=CANDIDATES, help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-workers", type=int, default=8)
-    parser.add_argument("--env", default="CartPole-v1", help="a gymnasium id")
-    parser.add_argument("--engines", type=lambda text: text.split(","), default=list(CANDIDATES))
-    parser.add_argument("--rounds", type=int, default=3, help="warm starts of a program")
-    parser.add_argument("--programs", type=int, default=3, help="for each engine")
-    parser.add_argument("--here", choices=CANDIDATES, help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
-    if unknown := set(options.engines) - set(CANDIDATES):
-        parser.error(f"unknown engines {', '.join(sorted(unknown))}; there are {', '.join(CANDIDATES)}")
-    if min(options.num_workers, options.rounds, options.programs) < 1:
-        parser.error("--num-workers, --rounds and --programs must be positive")
+    options = arguments(argv)
     if options.here:
         warnings.filterwarnings("ignore")
         print(json.dumps(measure_here(options.here, options)))
         return 0
-    names = [name for name in CANDIDATES if name in options.engines or name == REFERENCE]
+    about = begin(("gymnasium", "torch", "tensordict", "torchrl"), **measured_how(options), programs=options.programs)
+    names = with_references(CANDIDATES, options.peers)
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    failures: dict[str, str] = {}
-    for _ in range(options.programs):
+    failed: dict[str, str] = {}
+    for number in range(options.programs):
+        tell_progress(f"programs, {number + 1} of {options.programs} of each engine")
         for name in names:
-            outcome = measure(name, argv) if name not in failures else failures[name]
+            outcome = measure(name, argv) if name not in failed else failed[name]
             if isinstance(outcome, str):
-                failures[name] = outcome
-                turns[name] = []
+                failed[name] = outcome
             else:
                 turns[name].append(outcome)
-    print(table(turns))
-    if failures:
-        print("\nNot timed:\n\n" + "\n".join(f"- {name}: {why}" for name, why in failures.items()))
+    columns = {
+        case: {
+            name: Cell(failure=failed[name]) if name in failed else Cell(tuple(each[case] for each in turns[name]))
+            for name in names
+        }
+        for case in ("cold", "warm")
+    }
+    figures = figures_of(columns, CANDIDATES)
+    print("\n" + table(figures, "ms to start (times gymbridge's)"))
+    report(about, "ms", figures, options.json)
     return 0
 
 

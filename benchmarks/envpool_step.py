@@ -12,22 +12,20 @@ EnvPool's threads fall asleep after about 15, and take longer to begin then.
 from __future__ import annotations
 
 import argparse
-import functools
 import sys
 import time
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import envpool
 import numpy as np
 import torch
-from vector_step import Candidate, measure, table, tell_the_rest
+from program_options import add_names, program_parser
+from report import Candidate, Columns, begin, figures_of, measured_how, report, table, time_cases, with_references
 
 from gymbridge.benchmarking.drivers import NUM_ACTIONS, without_gradients
-from gymbridge.benchmarking.machine import circumstances, installed
-from gymbridge.benchmarking.rounds import Close, Run
+from gymbridge.benchmarking.rounds import Cell, Close, Run
+from gymbridge.cli.option_values import positive_ints, words
 from gymbridge.interop.envpool import MultiThreadedEnv, MultiThreadedEnvWrapper
 from gymbridge.vector import TensorDictVectorEnv
 
@@ -114,72 +112,65 @@ def gymbridge_vector(kind: str, num_envs: int, think_us: float) -> tuple[Run, Cl
     return thinking(lambda i: env.step(actions[i]), think_us, env.close)
 
 
-def candidates(think_us: float) -> dict[str, Candidate]:
-    rows = {
-        "envpool": ("EnvPool, `step`", envpool_step, "envpool"),
-        "gymbridge": ("**gymbridge `MultiThreadedEnv`**, `step_and_maybe_reset`", gymbridge_step, "envpool"),
-        "gymbridge-vector": ("**gymbridge `TensorDictVectorEnv(MultiThreadedEnv(…))`**", gymbridge_vector, "envpool"),
-        "envpool-async": ("EnvPool, half of them: `recv` and `send`", envpool_async, "envpool-async"),
-        "gymbridge-async": (
-            "**gymbridge**, half of them: `async_…_recv` and `…_send`",
-            gymbridge_async,
-            "envpool-async",
-        ),
-    }
+CANDIDATES = {
+    "envpool": Candidate("EnvPool, `step`", envpool_step, "envpool"),
+    "gymbridge": Candidate("**gymbridge `MultiThreadedEnv`**, `step_and_maybe_reset`", gymbridge_step, "envpool"),
+    "gymbridge-vector": Candidate(
+        "**gymbridge `TensorDictVectorEnv(MultiThreadedEnv(…))`**", gymbridge_vector, "envpool"
+    ),
+    "envpool-async": Candidate("EnvPool, half of them: `recv` and `send`", envpool_async, "envpool-async"),
+    "gymbridge-async": Candidate(
+        "**gymbridge**, half of them: `async_…_recv` and `…_send`", gymbridge_async, "envpool-async"
+    ),
+}
+
+
+def microseconds(text: str) -> list[int]:
+    """Numbers of 0 or more with commas between them."""
+    numbers = [int(word) for word in words(text)]
+    if min(numbers) < 0:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected microseconds, 0 or more")
+    return numbers
+
+
+def without_thinking(columns: Columns, cases: dict[str, tuple[str, int, int]]) -> Columns:
+    """What is left of the figures when the policy's time is taken off."""
     return {
-        name: Candidate(title, functools.partial(build, think_us=think_us), against)
-        for name, (title, build, against) in rows.items()
+        case: {
+            name: Cell(tuple(time_us - cases[case][2] for time_us in cell.rounds), cell.failure)
+            for name, cell in cells.items()
+        }
+        for case, cells in columns.items()
     }
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-
-    def words(text: str) -> list[str]:
-        return [word for word in text.split(",") if word]
-
-    def numbers(text: str) -> list[int]:
-        return [int(number) for number in words(text)]
-
+    parser = program_parser(__doc__, rounds=7, seconds=0.3)
     parser.add_argument("--kinds", type=words, default="CartPole-v1,Pendulum-v1", help="names of EnvPool's")
-    parser.add_argument("--num-envs", type=numbers, default="8")
-    parser.add_argument("--thinks", type=numbers, default="0", help="microseconds between two steps")
-    parser.add_argument("--peers", type=words, default=",".join(candidates(0)), help="which to time")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.3, help="for one candidate in one round")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round's figures there")
+    parser.add_argument("--num-envs", type=positive_ints, default="8", help="2 or more")
+    parser.add_argument("--thinks", type=microseconds, default="0", help="microseconds between two steps")
+    add_names(parser, "--peers", CANDIDATES)
     options = parser.parse_args(argv)
-    if unknown := set(options.peers) - set(candidates(0)):
-        parser.error(f"unknown peers {', '.join(sorted(unknown))}; there are {', '.join(candidates(0))}")
-    if options.rounds < 1 or options.seconds <= 0 or min(options.num_envs) < 2 or min(options.thinks) < 0:
-        parser.error("--rounds and --seconds must be positive, --num-envs 2 or more, --thinks not negative")
+    if min(options.num_envs) < 2:
+        parser.error(f"--num-envs: got {min(options.num_envs)}, expected 2 or more")
     return options
 
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
-    warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    wanted = {name for peer in options.peers for name in (peer, candidates(0)[peer].against)}
-    names = [name for name in candidates(0) if name in wanted]
-    about = {**circumstances(), "envpool": installed("envpool")}
-    print("\n".join(f"- {what}: {value}" for what, value in about.items()), flush=True)
-    columns = {}
-    for kind in options.kinds:
-        for num_envs in options.num_envs:
-            for think_us in options.thinks:
-                column = f"{kind} N={num_envs}" + (f", {think_us} us between" if think_us else "")
-                print(f"timing {column} ...", file=sys.stderr, flush=True)
-                cells = measure(names, kind, num_envs, options.rounds, options.seconds, candidates(think_us))
-                columns[column] = {
-                    name: type(cell)(tuple(time_us - think_us for time_us in cell.rounds), cell.failure)
-                    for name, cell in cells.items()
-                }
-    told = table(names, columns, candidates(0)).replace("times gymbridge's", "times EnvPool's")
-    print("\n" + told, flush=True)
-    tell_the_rest(about, columns, options.json, candidates(0))
+    about = begin(("numpy", "torch", "tensordict", "envpool"), **measured_how(options))
+    names = with_references(CANDIDATES, options.peers)
+    cases = {
+        f"{kind} N={n}" + (f", {think_us} us between" if think_us else ""): (kind, n, think_us)
+        for kind in options.kinds
+        for n in options.num_envs
+        for think_us in options.thinks
+    }
+    columns = time_cases(names, CANDIDATES, cases, options.rounds, options.seconds)
+    figures = figures_of(without_thinking(columns, cases), CANDIDATES)
+    print("\n" + table(figures, "us a step (times EnvPool's)"), flush=True)
+    report(about, "us a step", figures, options.json)
     return 0
 
 

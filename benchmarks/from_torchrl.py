@@ -15,17 +15,16 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from program_options import add_names, program_parser
+from report import Candidate, begin, figures_of, measured_how, report, table, time_cases, with_references
 from tensordict_step import torchrl_env
-from vector_step import Candidate, measure, table, tell_the_rest
 
 from gymbridge.benchmarking.drivers import NUM_ACTIONS, tensordict_engine, without_gradients
-from gymbridge.benchmarking.machine import circumstances
 from gymbridge.benchmarking.rounds import Close, Run
+from gymbridge.cli.option_values import positive_ints
 from gymbridge.interop.torchrl_env import from_torchrl
 
 LENGTH = 200
@@ -106,43 +105,21 @@ CANDIDATES = {
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-
-    def words(text: str) -> list[str]:
-        return [word for word in text.split(",") if word]
-
-    parser.add_argument("--cases", type=words, default=",".join(CASES), help=f"some of {', '.join(CASES)}")
-    parser.add_argument("--num-envs", type=lambda text: [int(n) for n in words(text)], default="8")
-    parser.add_argument("--peers", type=words, default=",".join(CANDIDATES), help=f"some of {', '.join(CANDIDATES)}")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.3, help="for one candidate in one round")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round's figures there")
-    options = parser.parse_args(argv)
-    for name, given, known in (("cases", options.cases, CASES), ("peers", options.peers, CANDIDATES)):
-        if unknown := set(given) - set(known):
-            parser.error(f"unknown {name} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    if options.rounds < 1 or options.seconds <= 0 or min(options.num_envs) < 1:
-        parser.error("--rounds, --seconds and --num-envs must be positive")
-    return options
+    parser = program_parser(__doc__, rounds=7, seconds=0.3)
+    add_names(parser, "--cases", CASES)
+    parser.add_argument("--num-envs", type=positive_ints, default="8")
+    add_names(parser, "--peers", CANDIDATES)
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
-    warnings.filterwarnings("ignore")
-    wanted = {name for peer in options.peers for name in (peer, CANDIDATES[peer].against)}
-    names = [name for name in CANDIDATES if name in wanted]
-    about = circumstances()
-    print("\n".join(f"- {what}: {value}" for what, value in about.items()), flush=True)
-    columns = {}
-    for case in options.cases:
-        for num_envs in options.num_envs:
-            column = f"{case} N={num_envs}"
-            print(f"timing {column} ...", file=sys.stderr, flush=True)
-            columns[column] = measure(names, case, num_envs, options.rounds, options.seconds, CANDIDATES)
-    print("\n" + table(names, columns, CANDIDATES), flush=True)
-    tell_the_rest(about, columns, options.json, CANDIDATES)
+    about = begin(("gymnasium", "torch", "tensordict", "torchrl"), **measured_how(options))
+    names = with_references(CANDIDATES, options.peers)
+    cases = {f"{case} N={n}": (case, n) for case in options.cases for n in options.num_envs}
+    figures = figures_of(time_cases(names, CANDIDATES, cases, options.rounds, options.seconds), CANDIDATES)
+    print("\n" + table(figures, "us a step (times gymbridge's)"), flush=True)
+    report(about, "us a step", figures, options.json)
     return 0
 
 

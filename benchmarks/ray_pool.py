@@ -12,12 +12,10 @@ than fit into that.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from time import perf_counter, process_time, sleep
 from typing import Any, NamedTuple
 
@@ -26,10 +24,23 @@ import gymnasium as gym
 import numpy as np
 import ray
 import torch
+from program_options import program_parser
+from report import Figure, as_text, begin, figures_of, measured_how, report, table, tell_progress
 
 from gymbridge import AsyncEnvPool
+from gymbridge.benchmarking.rounds import Cell
+from gymbridge.cli.option_values import positive_int, words
 
-BACKENDS = ("multiprocessing", "ray")
+
+@dataclass(frozen=True)
+class Backend:
+    """Its name in the table; both are compared with processes."""
+
+    title: str
+    against: str = "multiprocessing"
+
+
+BACKENDS = {"multiprocessing": Backend("processes"), "ray": Backend("Ray")}
 
 
 class SlowEnv(gym.Env[Any, Any]):
@@ -78,56 +89,70 @@ def turn(pool: AsyncEnvPool, seconds: float) -> Turn:
     return Turn(number / (perf_counter() - begun), 1e6 * (process_time() - cpu) / number)
 
 
-def measured(milliseconds: float, num_envs: int, envs_per_worker: int, turns: int, seconds: float) -> dict[str, Any]:
-    """The medians of both, timed in turn."""
-    makers = [partial(SlowEnv, milliseconds / 1000)] * num_envs
-    pools = [AsyncEnvPool(makers, backend=backend, envs_per_worker=envs_per_worker) for backend in BACKENDS]
-    taken: list[list[Turn]] = [[], []]
+def turns(milliseconds: float, options: argparse.Namespace) -> dict[str, list[Turn]]:
+    """Of both pools, timed in turn."""
+    makers = [partial(SlowEnv, milliseconds / 1000)] * options.num_envs
+    pools = {name: AsyncEnvPool(makers, backend=name, envs_per_worker=options.envs_per_worker) for name in BACKENDS}
+    taken: dict[str, list[Turn]] = {name: [] for name in BACKENDS}
     try:
-        for pool in pools:
-            turn(pool, 0.2)
-        for _ in range(turns):
-            for own, pool in zip(taken, pools, strict=True):
-                own.append(turn(pool, seconds))
+        for pool in pools.values():
+            turn(pool, min(0.2, options.seconds))
+        for _ in range(options.rounds):
+            for name, pool in pools.items():
+                taken[name].append(turn(pool, options.seconds))
     finally:
-        for pool in pools:
+        for pool in pools.values():
             pool.shutdown()
-    figures: dict[str, Any] = {"milliseconds": milliseconds}
-    for backend, own in zip(BACKENDS, taken, strict=True):
-        figures[backend] = statistics.median(each.rate for each in own)
-        figures[f"{backend}_caller_us"] = statistics.median(each.caller_us for each in own)
-    figures["ratio"] = statistics.median(other.rate / own.rate for own, other in zip(*taken, strict=True))
-    return figures
+    return taken
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prints a line for each time of a step."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-envs", type=int, default=8)
-    parser.add_argument("--envs-per-worker", type=int, default=4)
-    parser.add_argument(
-        "--milliseconds", type=lambda text: [float(word) for word in text.split(",")], default="0,1,10,100"
+def with_callers_time(figure: Figure, taken: list[Turn]) -> Figure:
+    """Beside the transitions a second, what each took of the caller's cores."""
+    return {**figure, "caller_us": statistics.median(each.caller_us for each in taken)}
+
+
+def rate_and_callers_time(figure: Figure) -> str:
+    """A figure's cell."""
+    return f"{as_text(figure['median'])} ({as_text(figure['caller_us'])} us)"
+
+
+def numbers(text: str) -> list[float]:
+    """Numbers of 0 or more with commas between them."""
+    found = [float(word) for word in words(text)]
+    if not all(number >= 0 for number in found):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected milliseconds, 0 or more")
+    return found
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = program_parser(__doc__, rounds=5, seconds=1.0)
+    parser.add_argument("--num-envs", type=positive_int, default=8)
+    parser.add_argument("--envs-per-worker", type=positive_int, default=4)
+    parser.add_argument("--milliseconds", type=numbers, default="0,1,10,100", help="that a step sleeps")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints a table."""
+    options = arguments(argv)
+    about = begin(
+        ("gymnasium", "numpy", "torch", "tensordict", "ray"),
+        **measured_how(options),
+        num_envs=options.num_envs,
+        envs_per_worker=options.envs_per_worker,
     )
-    parser.add_argument("--seconds", type=float, default=1.0, help="of one turn")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
-    options = parser.parse_args(argv)
     cloudpickle.register_pickle_by_value(sys.modules[SlowEnv.__module__])  # an actor has no such module
     ray.init(num_cpus=2, object_store_memory=100 * 2**20, include_dashboard=False, logging_level="ERROR")
-    print("| a step, ms | processes, transitions a second | Ray | ratio | caller's us a transition: processes | Ray |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    found = []
+    figures: list[Figure] = []
     for milliseconds in options.milliseconds:
-        own = measured(milliseconds, options.num_envs, options.envs_per_worker, options.turns, options.seconds)
-        found.append(own)
-        print(
-            f"| {milliseconds:g} | {own['multiprocessing']:,.0f} | {own['ray']:,.0f} | {own['ratio']:.2f} | "
-            f"{own['multiprocessing_caller_us']:.0f} | {own['ray_caller_us']:.0f} |",
-            flush=True,
-        )
+        case = f"{milliseconds:g} ms"
+        tell_progress(case)
+        taken = turns(milliseconds, options)
+        cells = {name: Cell(tuple(each.rate for each in own)) for name, own in taken.items()}
+        figures += [with_callers_time(each, taken[each["candidate"]]) for each in figures_of({case: cells}, BACKENDS)]
+    print("\n" + table(figures, "transitions a second (caller's time of each)", cell=rate_and_callers_time), flush=True)
     ray.shutdown()
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    report(about, "transitions a second", figures, options.json)
     return 0
 
 

@@ -12,17 +12,17 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from vector_step import Candidate, make, measure, table, tell_the_rest
+from program_options import add_names, program_parser
+from report import Candidate, begin, figures_of, measured_how, report, table, time_cases, with_references
+from vector_step import cases, make
 
 from gymbridge.benchmarking.drivers import NUM_ACTIONS
-from gymbridge.benchmarking.machine import circumstances
 from gymbridge.benchmarking.rounds import Close, Run
+from gymbridge.cli.option_values import positive_ints, words
 from gymbridge.interop.sb3 import VecEnv
 
 
@@ -83,42 +83,21 @@ CANDIDATES = {
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-
-    def words(text: str) -> list[str]:
-        return [word for word in text.split(",") if word]
-
+    parser = program_parser(__doc__, rounds=7, seconds=0.3)
     parser.add_argument("--kinds", type=words, default="null,CartPole-v1", help="as for vector_step.py")
-    parser.add_argument("--num-envs", type=lambda text: [int(n) for n in text.split(",")], default="8")
-    parser.add_argument("--peers", type=words, default=",".join(CANDIDATES), help=f"some of {', '.join(CANDIDATES)}")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.3, help="for one candidate in one round")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round's figures there")
-    options = parser.parse_args(argv)
-    if unknown := set(options.peers) - set(CANDIDATES):
-        parser.error(f"unknown peers {', '.join(sorted(unknown))}; there are {', '.join(CANDIDATES)}")
-    if options.rounds < 1 or options.seconds <= 0 or min(options.num_envs) < 1:
-        parser.error("--rounds, --seconds and --num-envs must be positive")
-    return options
+    parser.add_argument("--num-envs", type=positive_ints, default="8")
+    add_names(parser, "--peers", CANDIDATES)
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
-    warnings.filterwarnings("ignore")
-    wanted = {name for peer in options.peers for name in (peer, CANDIDATES[peer].against)}
-    names = [name for name in CANDIDATES if name in wanted]
-    about = circumstances()
-    print("\n".join(f"- {what}: {value}" for what, value in about.items()), flush=True)
-    columns = {}
-    for kind in options.kinds:
-        for num_envs in options.num_envs:
-            column = f"{kind} N={num_envs}"
-            print(f"timing {column} ...", file=sys.stderr, flush=True)
-            columns[column] = measure(names, kind, num_envs, options.rounds, options.seconds, CANDIDATES)
-    print("\n" + table(names, columns, CANDIDATES), flush=True)
-    tell_the_rest(about, columns, options.json, CANDIDATES)
+    about = begin(("gymnasium", "numpy", "torch", "tensordict", "stable-baselines3"), **measured_how(options))
+    names = with_references(CANDIDATES, options.peers)
+    given = cases(options.kinds, options.num_envs)
+    figures = figures_of(time_cases(names, CANDIDATES, given, options.rounds, options.seconds), CANDIDATES)
+    print("\n" + table(figures, "us a step (times gymbridge's)"), flush=True)
+    report(about, "us a step", figures, options.json)
     return 0
 
 

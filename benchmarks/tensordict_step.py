@@ -15,19 +15,18 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import torch
+from program_options import add_names, program_parser, some_or_none
+from report import Candidate, begin, figures_of, measured_how, report, table, time_cases, with_references
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
-from vector_step import Candidate, measure, table, tell_the_rest
 
 from gymbridge.benchmarking.drivers import NUM_ACTIONS, numpy_engine, tensordict_engine, without_gradients
-from gymbridge.benchmarking.machine import circumstances
-from gymbridge.benchmarking.rounds import Cell, Close, Run
+from gymbridge.benchmarking.rounds import Close, Run
+from gymbridge.cli.option_values import positive_ints
 
 LENGTHS = {"step": sys.maxsize, "step_and_maybe_reset": 200}
 """Case -> length of an episode."""
@@ -207,59 +206,31 @@ CANDIDATES = STEP_CANDIDATES | TEXT_CANDIDATES
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-
-    def words(text: str) -> list[str]:
-        return [word for word in text.split(",") if word]
-
-    def numbers(text: str) -> list[int]:
-        return [int(word) for word in words(text)]
-
-    parser.add_argument("--cases", type=words, default=",".join(LENGTHS), help=f"some of {', '.join(LENGTHS)}")
-    parser.add_argument("--num-envs", type=numbers, default="2,8,64")
-    parser.add_argument("--texts", type=numbers, default="8", help="numbers of envs that observe a text, or ''")
+    parser = program_parser(__doc__, rounds=7, seconds=0.3)
+    add_names(parser, "--cases", LENGTHS)
+    parser.add_argument("--num-envs", type=positive_ints, default="2,8,64")
     parser.add_argument(
-        "--peers",
-        type=words,
-        default=",".join(CANDIDATES),
-        help=f"some of {', '.join(CANDIDATES)}; gymbridge's batches are always timed with them",
+        "--texts", type=some_or_none(positive_ints), default="8", help="numbers of envs that observe a text, or ''"
     )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.3, help="for one candidate in one round")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round's figures there")
-    options = parser.parse_args(argv)
-    for name, given, known in (("cases", options.cases, LENGTHS), ("peers", options.peers, CANDIDATES)):
-        if unknown := set(given) - set(known):
-            parser.error(f"unknown {name} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    if options.rounds < 1 or options.seconds <= 0 or min([*options.num_envs, *options.texts], default=1) < 1:
-        parser.error("--rounds, --seconds, --num-envs and --texts must be positive")
-    return options
+    add_names(parser, "--peers", CANDIDATES)
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
-    warnings.filterwarnings("ignore")
-    wanted = {name for peer in options.peers for name in (peer, CANDIDATES[peer].against)}
-    about = circumstances()
-    print("\n".join(f"- {what}: {value}" for what, value in about.items()), flush=True)
-
-    everything: dict[str, dict[str, Cell]] = {}
-    step_cases = [(f"{case} N={n}", case, n) for case in options.cases for n in options.num_envs]
-    text_cases = [(f"text N={n}", "step", n) for n in options.texts]
+    about = begin(("torch", "tensordict", "torchrl"), **measured_how(options))
+    wanted = with_references(CANDIDATES, options.peers)
+    step_cases = {f"{case} N={n}": (case, n) for case in options.cases for n in options.num_envs}
+    text_cases = {f"text N={n}": ("step", n) for n in options.texts}
+    figures = []
     for candidates, cases in ((STEP_CANDIDATES, step_cases), (TEXT_CANDIDATES, text_cases)):
-        names = [name for name in candidates if name in wanted]
-        if not names or not cases:
-            continue
-        columns = {}
-        for column, case, num_envs in cases:
-            print(f"timing {column} ...", file=sys.stderr, flush=True)
-            columns[column] = measure(names, case, num_envs, options.rounds, options.seconds, CANDIDATES)
-        print("\n" + table(names, columns, CANDIDATES), flush=True)
-        everything |= columns
-
-    tell_the_rest(about, everything, options.json, CANDIDATES)
+        names = [name for name in wanted if name in candidates]
+        if names and cases:
+            columns = time_cases(names, candidates, cases, options.rounds, options.seconds)
+            found = figures_of(columns, candidates)
+            print("\n" + table(found, "us a step (times gymbridge's)"), flush=True)
+            figures += found
+    report(about, "us a step", figures, options.json)
     return 0
 
 

@@ -12,20 +12,18 @@ transforms ``RewardSum`` and ``StepCounter`` around the batch.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("RL_WARNINGS", "0")
 
 import torch
+from program_options import add_names, program_parser
+from report import begin, figures_of, measured_how, report, table, tell_progress, with_references
 from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl import envs
@@ -33,7 +31,8 @@ from torchrl.collectors import Collector
 from torchrl.modules import ProbabilisticActor
 
 import gymbridge
-from gymbridge.benchmarking.machine import circumstances
+from gymbridge.benchmarking.rounds import Cell
+from gymbridge.cli.option_values import positive_int
 from gymbridge.interop.torchrl import to_torchrl
 
 STEPS = 50
@@ -120,10 +119,8 @@ def frames_a_second(batches: Any, seconds: float) -> float:
     return frames / elapsed
 
 
-def measure(
-    names: list[str], case: str, env: str, num_envs: int, rounds: int, seconds: float
-) -> dict[str, list[float]]:
-    """The candidates' figures of each round."""
+def measure(names: list[str], case: str, env: str, num_envs: int, rounds: int, seconds: float) -> dict[str, Cell]:
+    """The candidates' frames a second in each round."""
     running = {name: collector(CANDIDATES[name], case, env, num_envs) for name in names}
     try:
         batches = {name: iter(made) for name, made in running.items()}
@@ -134,79 +131,31 @@ def measure(
     finally:
         for made in running.values():
             made.shutdown()
-    return figures
-
-
-def ratio(reference: list[float], own: list[float]) -> float:
-    """How many times ``own`` the reference gathers."""
-    return statistics.median(theirs / mine for theirs, mine in zip(reference, own, strict=True))
-
-
-def table(names: list[str], columns: dict[str, dict[str, list[float]]]) -> str:
-    lines = ["| frames a second (gymbridge's, times) | " + " | ".join(columns) + " |"]
-    lines.append("| --- |" + " --- |" * len(columns))
-    for name in names:
-        against = CANDIDATES[name].against
-        cells = []
-        for figures in columns.values():
-            text = f"{statistics.median(figures[name]):,.0f}"
-            cells.append(text if name == against else f"{text} ({ratio(figures[against], figures[name]):.1f})")
-        lines.append(f"| {CANDIDATES[name].title} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return {name: Cell(tuple(rates)) for name, rates in figures.items()}
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-
-    def words(text: str) -> list[str]:
-        return [word for word in text.split(",") if word]
-
+    parser = program_parser(__doc__, rounds=5, seconds=1.0)
     parser.add_argument("--env", default="CartPole-v1", help="a gymnasium id, of flat observations, discrete actions")
-    parser.add_argument("--num-envs", type=int, default=8)
-    parser.add_argument("--cases", type=words, default=",".join(CASES), help=f"some of {', '.join(CASES)}")
-    parser.add_argument("--peers", type=words, default=",".join(CANDIDATES), help=f"some of {', '.join(CANDIDATES)}")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="for one candidate in one round")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round's figures there")
-    options = parser.parse_args(argv)
-    for name, known in (("peers", CANDIDATES), ("cases", CASES)):
-        if unknown := set(getattr(options, name)) - set(known):
-            parser.error(f"unknown {name} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    if options.rounds < 1 or options.seconds <= 0 or options.num_envs < 1:
-        parser.error("--rounds, --seconds and --num-envs must be positive")
-    return options
+    parser.add_argument("--num-envs", type=positive_int, default=8)
+    add_names(parser, "--cases", CASES)
+    add_names(parser, "--peers", CANDIDATES)
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
-    warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    wanted = {name for peer in options.peers for name in (peer, CANDIDATES[peer].against)}
-    names = [name for name in CANDIDATES if name in wanted]
-    about = circumstances()
-    print("\n".join(f"- {what}: {value}" for what, value in about.items()), flush=True)
+    about = begin(("gymnasium", "torch", "tensordict", "torchrl"), **measured_how(options))
+    names = with_references(CANDIDATES, options.peers)
     columns = {}
     for case in options.cases:
-        column = f"{case}, N={options.num_envs}"
-        print(f"timing {column} ...", file=sys.stderr, flush=True)
+        column = f"{case} N={options.num_envs}"
+        tell_progress(column)
         columns[column] = measure(names, case, options.env, options.num_envs, options.rounds, options.seconds)
-    print("\n" + table(names, columns), flush=True)
-    if options.json:
-        figures = [
-            {
-                "case": column,
-                "candidate": name,
-                "frames_a_second": statistics.median(rounds),
-                "rounds": rounds,
-                "against": CANDIDATES[name].against,
-                "ratio": ratio(measured[CANDIDATES[name].against], rounds),
-            }
-            for column, measured in columns.items()
-            for name, rounds in measured.items()
-        ]
-        options.json.write_text(json.dumps({"about": about, "figures": figures}, indent=1) + "\n")
+    figures = figures_of(columns, CANDIDATES, are_rates=True)
+    print("\n" + table(figures, "frames a second (gymbridge's, times)"), flush=True)
+    report(about, "frames a second", figures, options.json)
     return 0
 
 

@@ -13,21 +13,18 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import sys
-import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 os.environ.setdefault("RL_WARNINGS", "0")
 
 import gymnasium as gym
 import numpy as np
+from program_options import add_names, program_parser, some_or_none
+from report import Candidate, begin, figures_of, measured_how, report, table, time_cases, with_references
 
-from gymbridge.benchmarking import rounds as timing
 from gymbridge.benchmarking.drivers import (
     NUM_ACTIONS,
     gym_envs_in_turn,
@@ -35,8 +32,8 @@ from gymbridge.benchmarking.drivers import (
     tensordict_engine,
     without_gradients,
 )
-from gymbridge.benchmarking.machine import circumstances
-from gymbridge.benchmarking.rounds import Cell, Close, Run
+from gymbridge.benchmarking.rounds import Close, Run
+from gymbridge.cli.option_values import positive_ints, words
 
 Build = Callable[[str, int], tuple[Run, Close]]
 """From a kind of environment and a number of them."""
@@ -191,16 +188,6 @@ def single(drive: Callable[[Any], tuple[Run, Close]], make_env: Callable[[str], 
     return lambda kind, num_envs: drive(make_env(kind))
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """``title`` is the row's name in the table; ``against`` names gymbridge's engine of the same kind."""
-
-    title: str
-    build: Build
-    against: str
-    by_default: bool = True
-
-
 VECTOR_CANDIDATES = {
     "raw": Candidate("the envs alone, in a loop", raw_loop, "gymbridge-sync"),
     "gymnasium-sync": Candidate(
@@ -268,142 +255,56 @@ SINGLE_CANDIDATES = {
 CANDIDATES = VECTOR_CANDIDATES | SINGLE_CANDIDATES
 
 
-# --- measuring ---
-
-
-def measure(
-    names: Iterable[str],
-    kind: str,
-    num_envs: int,
-    rounds: int,
-    seconds: float,
-    candidates: Mapping[str, Candidate] = CANDIDATES,
-) -> dict[str, Cell]:
-    """Time the candidates in turn, ``rounds`` times for about ``seconds`` each."""
-    builds = {name: functools.partial(candidates[name].build, kind, num_envs) for name in names}
-    return timing.measure(builds, rounds, seconds)
-
-
-# --- reporting ---
-
-
-def table(
-    names: list[str], columns: dict[str, dict[str, Cell]], candidates: Mapping[str, Candidate] = CANDIDATES
-) -> str:
-    """A markdown table: a row a candidate, a column a kind and number of envs, ``median (ratio)`` in the cells."""
-    lines = ["| us a step (times gymbridge's) | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
-    for name in names:
-        row = [candidates[name].title]
-        for cells in columns.values():
-            cell, reference = cells[name], cells.get(candidates[name].against, Cell())
-            text = "-"
-            if cell.rounds:
-                text = f"{cell.median:.0f}" if cell.median >= 100 else f"{cell.median:.3g}"
-            if cell.rounds and reference.rounds and cell is not reference:
-                text += f" ({cell.ratio(reference):.2f})"
-            row.append(text)
-        lines.append("| " + " | ".join(row) + " |")
-    return "\n".join(lines)
-
-
-def failures(columns: dict[str, dict[str, Cell]]) -> list[str]:
-    """A line for each candidate and reason."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for column, cells in columns.items():
-        for name, cell in cells.items():
-            if cell.failure:
-                found.setdefault((name, cell.failure), []).append(column)
-    return [f"- {name}, {', '.join(where)}: {why}" for (name, why), where in found.items()]
-
-
-def as_json(
-    columns: dict[str, dict[str, Cell]], candidates: Mapping[str, Candidate] = CANDIDATES
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "case": column,
-            "candidate": name,
-            "failure": cell.failure or None,
-            "us_per_step": cell.median if cell.rounds else None,
-            "us_per_step_rounds": cell.rounds,
-            "ratio": cell.ratio(reference) if cell.rounds and reference.rounds else None,
-            "against": candidates[name].against,
-        }
-        for column, cells in columns.items()
-        for name, cell in cells.items()
-        for reference in [cells.get(candidates[name].against, Cell())]
-    ]
+# --- the program ---
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-
-    def words(text: str) -> list[str]:
-        return [word for word in text.split(",") if word]
-
+    parser = program_parser(__doc__, rounds=7, seconds=0.3)
     parser.add_argument(
         "--kinds",
         type=words,
         default="null,CartPole-v1,image",
-        help="null, infos (null with infos of three entries, one an array), image (4x84x84 uint8) or gymnasium ids",
+        help="null, infos (null with infos of three entries, one an array), image (4x84x84 uint8) or gymnasium ids; "
+        "KIND@N is for this number of envs alone",
     )
-    parser.add_argument("--num-envs", type=lambda text: [int(n) for n in text.split(",")], default="2,8,64")
-    parser.add_argument("--single", type=words, default="CartPole-v1", help="kinds for the single environments, or ''")
+    parser.add_argument("--num-envs", type=positive_ints, default="2,8,64")
     parser.add_argument(
-        "--peers",
-        type=words,
-        default=",".join(name for name, candidate in CANDIDATES.items() if candidate.by_default),
-        help=f"some of {', '.join(CANDIDATES)}; gymbridge's engines are always timed with them",
+        "--single",
+        type=some_or_none(words),
+        default="CartPole-v1",
+        help="kinds for the single environments, or ''",
     )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.3, help="for one candidate in one round")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round's figures there")
-    options = parser.parse_args(argv)
-    if unknown := set(options.peers) - set(CANDIDATES):
-        parser.error(f"unknown peers {', '.join(sorted(unknown))}; there are {', '.join(CANDIDATES)}")
-    if options.rounds < 1 or options.seconds <= 0 or min(options.num_envs) < 1:
-        parser.error("--rounds, --seconds and --num-envs must be positive")
-    return options
+    add_names(parser, "--peers", CANDIDATES, [name for name, each in CANDIDATES.items() if each.by_default])
+    return parser.parse_args(argv)
 
 
-def tell_the_rest(
-    about: Mapping[str, Any],
-    columns: dict[str, dict[str, Cell]],
-    path: Path | None,
-    candidates: Mapping[str, Candidate] = CANDIDATES,
-) -> None:
-    """Prints what could not be timed, and writes all figures to a file, if there is to be one."""
-    if missing := failures(columns):
-        print("\nNot timed:\n\n" + "\n".join(missing))
-    if path:
-        figures = {"about": about, "figures": as_json(columns, candidates)}
-        path.write_text(json.dumps(figures, indent=1) + "\n")
+def cases(kinds: list[str], num_envs: list[int]) -> dict[str, tuple[str, int]]:
+    """Case -> kind and number of envs."""
+    found = {}
+    for each in kinds:
+        kind, _, number = each.partition("@")
+        for n in positive_ints(number) if number else num_envs:
+            found[f"{kind} N={n}"] = (kind, n)
+    return found
 
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
-    warnings.filterwarnings("ignore")
-    wanted = {name for peer in options.peers for name in (peer, CANDIDATES[peer].against)}
-    about = circumstances()
-    print("\n".join(f"- {what}: {value}" for what, value in about.items()), flush=True)
-
-    everything: dict[str, dict[str, Cell]] = {}
-    vector_cases = [(f"{kind} N={n}", kind, n) for kind in options.kinds for n in options.num_envs]
-    single_cases = [(kind, kind, 1) for kind in options.single]
-    for candidates, cases in ((VECTOR_CANDIDATES, vector_cases), (SINGLE_CANDIDATES, single_cases)):
-        names = [name for name in candidates if name in wanted]
-        if not names:
-            continue
-        columns = {}
-        for column, kind, num_envs in cases:
-            print(f"timing {column} ...", file=sys.stderr, flush=True)
-            columns[column] = measure(names, kind, num_envs, options.rounds, options.seconds)
-        print("\n" + table(names, columns), flush=True)
-        everything |= columns if candidates is VECTOR_CANDIDATES else {f"single {c}": v for c, v in columns.items()}
-
-    tell_the_rest(about, everything, options.json)
+    about = begin(**measured_how(options))
+    wanted = with_references(CANDIDATES, options.peers)
+    single_cases = {f"single {kind}": (kind, 1) for kind in options.single}
+    figures = []
+    for candidates, given in (
+        (VECTOR_CANDIDATES, cases(options.kinds, options.num_envs)),
+        (SINGLE_CANDIDATES, single_cases),
+    ):
+        names = [name for name in wanted if name in candidates]
+        if names and given:
+            columns = time_cases(names, candidates, given, options.rounds, options.seconds)
+            found = figures_of(columns, candidates)
+            print("\n" + table(found, "us a step (times gymbridge's)"), flush=True)
+            figures += found
+    report(about, "us a step", figures, options.json)
     return 0
 
 

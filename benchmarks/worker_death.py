@@ -9,22 +9,25 @@ transition, and its new env is made and reset ("goes on"). Medians and longest o
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
-import statistics
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from program_options import program_parser
+from report import begin, figures_of, measured_how, median_and_longest, report, table, tell_progress
 from tensordict import TensorDict
 
 from gymbridge import AsyncEnvPool, ParallelEnv
+from gymbridge.benchmarking.rounds import Cell
 from gymbridge.errors import WorkerDiedError
 from gymbridge.vector import AsyncVectorEnv
 
@@ -80,7 +83,22 @@ def pool(**how: Any) -> tuple[Any, Callable[[], int], Callable[[], object]]:
     return env, lambda: env.pid()[1], step
 
 
-FRONTS = {"AsyncVectorEnv": vector_env, "ParallelEnv": parallel_env, "AsyncEnvPool, processes": pool}
+@dataclass(frozen=True)
+class Front:
+    """Its name in the table, and what makes a batch of it."""
+
+    title: str
+    make: Callable[..., tuple[Any, Callable[[], int], Callable[[], object]]]
+    against: str
+
+
+FRONTS = {
+    "vector": Front("`AsyncVectorEnv`", vector_env, "vector"),
+    "parallel": Front("`ParallelEnv`", parallel_env, "parallel"),
+    "pool": Front("`AsyncEnvPool`, processes", pool, "pool"),
+}
+CASES: dict[str, dict[str, str]] = {"noticed": {}, "goes on": {"on_worker_failure": "restart"}}
+"""Case -> options of the batches."""
 
 
 def seconds_from_death(front: Callable[..., Any], rounds: int, **how: Any) -> list[float]:
@@ -105,21 +123,22 @@ def seconds_from_death(front: Callable[..., Any], rounds: int, **how: Any) -> li
     return took
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> int:
     """Prints a table."""
-    parser = argparse.ArgumentParser(description="How soon the death of a worker is noticed.")
-    parser.add_argument("--rounds", type=int, default=20, help="deaths of each kind")
-    rounds = parser.parse_args().rounds
-    if rounds < 1:
-        parser.error(f"--rounds: got {rounds}, expected 1 or more")
-    print("| milliseconds, median (longest) | noticed | goes on |\n| --- | --- | --- |")
-    for name, front in FRONTS.items():
-        cells = []
-        for how in ({}, {"on_worker_failure": "restart"}):
-            took = [1e3 * seconds for seconds in seconds_from_death(front, rounds, **how)]
-            cells.append(f"{statistics.median(took):.1f} ({max(took):.1f})")
-        print(f"| {name} | {' | '.join(cells)} |")
+    options = program_parser(__doc__, rounds=20, turn="of a worker to die").parse_args(argv)
+    about = begin(("gymnasium", "torch", "tensordict"), **measured_how(options))
+    columns = {}
+    for case, how in CASES.items():
+        tell_progress(case)
+        columns[case] = {
+            name: Cell(tuple(1e3 * took for took in seconds_from_death(front.make, options.rounds, **how)))
+            for name, front in FRONTS.items()
+        }
+    figures = figures_of(columns, FRONTS)
+    print("\n" + table(figures, "milliseconds, median (longest)", cell=median_and_longest), flush=True)
+    report(about, "ms", figures, options.json)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -17,17 +17,17 @@ QUICK = ["--num-envs=2", "--slow-envs=2", "--rounds=1", "--seconds=0.001"]
 def test_our_pools_and_the_envs_alone_are_timed(tmp_path: Path, subprocess_env: dict[str, str]) -> None:
     timed = ("alone", "gymbridge-processes", "gymbridge-threads")
     file = tmp_path / "figures.json"
-    command = [sys.executable, PROGRAM, *QUICK, f"--candidates={','.join(timed)}", f"--json={file}"]
+    command = [sys.executable, PROGRAM, *QUICK, f"--peers={','.join(timed)}", f"--json={file}"]
     done = subprocess.run(command, env=subprocess_env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     figures = json.loads(file.read_text())["figures"]
     assert len(figures) == 3 * len(timed)
     assert {figure["failure"] for figure in figures} == {None}
-    assert all(figure["us_per_step"] > 0 for figure in figures)
+    assert all(figure["median"] > 0 for figure in figures)
 
 
 @pytest.mark.parametrize(
-    ("option", "said"), [("--candidates=none", "unknown candidates none"), ("--cases=jump", "unknown cases jump")]
+    ("option", "said"), [("--peers=none", "unknown peers none"), ("--cases=jump", "unknown cases jump")]
 )
 def test_what_it_does_not_know_is_refused(option: Any, said: str, subprocess_env: dict[str, str]) -> None:
     done = subprocess.run([sys.executable, PROGRAM, option], env=subprocess_env, capture_output=True, text=True)

@@ -15,9 +15,11 @@ PROGRAM = Path(__file__).parents[1] / "benchmarks" / "ray_pool.py"
 def test_both_are_timed(tmp_path: Path, subprocess_env: dict[str, str]) -> None:
     pytest.importorskip("ray")
     file = tmp_path / "figures.json"
-    quick = ["--num-envs=2", "--milliseconds=0,1", "--turns=1", "--seconds=0.01", f"--json={file}"]
+    quick = ["--num-envs=2", "--milliseconds=0,1", "--rounds=1", "--seconds=0.01", f"--json={file}"]
     done = subprocess.run([sys.executable, PROGRAM, *quick], env=subprocess_env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    figures = json.loads(file.read_text())
-    assert [own["milliseconds"] for own in figures] == [0, 1]
-    assert all(own["ray"] > 0 and own["ray_caller_us"] > 0 and own["ratio"] > 0 for own in figures)
+    figures = json.loads(file.read_text())["figures"]
+    assert [(own["case"], own["candidate"]) for own in figures] == [
+        (case, backend) for case in ("0 ms", "1 ms") for backend in ("multiprocessing", "ray")
+    ]
+    assert all(own["median"] > 0 and own["caller_us"] > 0 and own["ratio"] > 0 for own in figures)

@@ -17,11 +17,11 @@ def test_each_front_is_timed(subprocess_env: dict[str, str]) -> None:
     command = [sys.executable, PROGRAM, "--rounds=1"]
     done = subprocess.run(command, env=subprocess_env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    rows = [line for line in done.stdout.splitlines() if line.startswith("| A") or line.startswith("| P")]
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("| `A", "| `P"))]
     assert [row.count("(") for row in rows] == [2, 2, 2]
 
 
 def test_no_rounds_are_refused(subprocess_env: dict[str, str]) -> None:
     done = subprocess.run([sys.executable, PROGRAM, "--rounds=0"], env=subprocess_env, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "expected 1 or more" in done.stderr
+    assert "expected an integer of 1 or more" in done.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 import gymbridge
 from gymbridge.engine.parallel import usable_cores
 
-__all__ = ["PEERS", "circumstances", "cpu_limit", "cpus", "installed", "processor"]
+__all__ = ["PEERS", "circumstances", "cpu_limit", "cpus", "installed", "kernel", "processor"]
 
 PEERS = ("gymnasium", "numpy", "torch", "tensordict", "torchrl", "stable-baselines3")
 
@@ -38,6 +38,16 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def kernel() -> str:
+    """The kernel and its version, without what who built it calls it.
+
+    Example:
+        >>> kernel().partition(" ")[0] == platform.system()
+        True
+    """
+    return f"{platform.system()} {platform.release().partition('-')[0]}".strip()
 
 
 def cpu_limit(root: Path = Path("/")) -> float | None:
@@ -87,7 +97,7 @@ def circumstances(packages: Iterable[str] = PEERS) -> dict[str, str]:
     """The date, the machine, and the versions of Python, gymbridge and these packages."""
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        "machine": f"{processor()}, {len(usable_cores())} usable cores, {platform.system()} {platform.machine()}",
+        "machine": f"{processor()}, {len(usable_cores())} usable cores, {kernel()}, {platform.machine()}",
         "python": platform.python_version(),
         "gymbridge": gymbridge.__version__,
         **{package: installed(package) for package in packages},

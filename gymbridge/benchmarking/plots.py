@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from itertools import cycle
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["picture_formats", "plot_costs"]
+
+_MARKERS = "osD^vPX<>*"
+"""With the colours, so that lines are told apart without them."""
+
+_DARK = """
+    @media (prefers-color-scheme: dark) {
+      text { fill: #e6e9ec }
+      [style*="fill: #ffffff"] { fill: #1b1e23 !important }
+      [style*="stroke: #000000"] { stroke: #a5adb6 !important }
+    }
+  """
+"""Style of an SVG where the page is dark; the colours of the lines can be seen on either."""
 
 
 def picture_formats() -> list[str]:
@@ -53,14 +70,15 @@ def plot_costs(
         axes.grid(visible=True, axis="y", alpha=0.25)
         axes.set_xlabel(f"microseconds for a step of {num_envs[0]} envs")
     else:
-        axes.set_prop_cycle(color=colormaps["tab20"](range(20)))
-        for name, own in costs.items():
+        looks = cycle((colour, mark) for mark, colour in zip(cycle(_MARKERS), colormaps["tab10"].colors))
+        for (name, own), (colour, mark) in zip(costs.items(), looks, strict=False):
             points = [(n, cost) for n, cost in zip(num_envs, own, strict=True) if cost is not None]
             if points:
                 is_ours = name.startswith(emphasised)
                 axes.plot(
                     *zip(*points, strict=True),
-                    marker="o",
+                    color=colour,
+                    marker=mark,
                     linewidth=2.2 if is_ours else 1.2,
                     linestyle="-" if is_ours else "--",
                     label=name,
@@ -72,6 +90,21 @@ def plot_costs(
         axes.set_ylabel("microseconds for a step of all of them")
         axes.grid(visible=True, which="both", alpha=0.25)
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
-    drawn = BytesIO()  # so that no file is left of what cannot be drawn
-    figure.savefig(drawn, format=file.suffix.removeprefix(".").lower())
-    file.write_bytes(drawn.getvalue())
+    file.write_bytes(_drawn(figure, file.suffix.removeprefix(".").lower()))
+
+
+def _drawn(figure: Figure, picture_format: str) -> bytes:
+    """The picture, before there is a file: nothing is left of what cannot be drawn.
+
+    An SVG has its text as text, is for light pages and dark ones, and the same figures give the same bytes.
+    """
+    from matplotlib import rc_context
+
+    drawn = BytesIO()
+    if picture_format != "svg":
+        figure.savefig(drawn, format=picture_format)
+        return drawn.getvalue()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "gymbridge"}):
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    before, style, after = drawn.getvalue().partition(b'<style type="text/css">')
+    return before + style + _DARK.encode() + after

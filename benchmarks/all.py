@@ -94,6 +94,9 @@ MEASUREMENTS = {
         ("--rounds=25", "--seconds=0.06"),
     ),
     "ray": Measurement("ray_pool.py", ("ray",), (), ("--rounds=5", "--seconds=0.8")),
+    "stats": Measurement(
+        "stats_cost.py", (), ("--engines=sync-vector,serial,threads",), ("--rounds=41", "--seconds=0.04")
+    ),
 }
 """Name -> what is run. A block of ``published.py`` shows the results of that name."""
 

@@ -338,6 +338,15 @@ BLOCKS = {
         ),
     ),
     "ray": Block("docs/ray.md", "ray", over_ray),
+    "stats": Block(
+        "docs/stats.md",
+        "stats",
+        table_in_turn(
+            "stats_cost.py",
+            {"null N=8": "null", "CartPole-v1 N=8": "CartPole"},
+            ("sync-vector", "sync-vector-asked", "serial", "serial-asked", "threads", "threads-asked"),
+        ),
+    ),
     "pictures_in_process": Block(
         "docs/benchmarks.md",
         "steps_in_process",

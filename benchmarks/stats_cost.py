@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import argparse
 import functools
-import statistics
+import sys
 from collections.abc import Callable
-from time import perf_counter
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from program_options import add_names, program_parser
+from report import Columns, begin, figures_of, measured_how, report, table, tell_progress
 from vector_step import make
 
 from gymbridge import AsyncEnvPool, ParallelEnv, SerialEnv
+from gymbridge.benchmarking.rounds import Cell, Run, timed
+from gymbridge.cli.option_values import positive_int
 from gymbridge.vector import AsyncVectorEnv, SyncVectorEnv
-
-Run = Callable[[int], None]
-"""Makes so many steps."""
 
 
 def vector_env(kind: Any, env: str, num_envs: int) -> tuple[Any, Run]:
@@ -69,24 +70,37 @@ def pool(backend: str, env: str, num_envs: int) -> tuple[Any, Run]:
 
 
 ENGINES = {
-    "`SyncVectorEnv`": functools.partial(vector_env, SyncVectorEnv),
-    "`AsyncVectorEnv`": functools.partial(vector_env, AsyncVectorEnv),
-    "`SerialEnv`": functools.partial(batch, SerialEnv),
-    "`ParallelEnv`": functools.partial(batch, ParallelEnv),
-    "`AsyncEnvPool`, threads": functools.partial(pool, "threading"),
-    "`AsyncEnvPool`, processes": functools.partial(pool, "multiprocessing"),
+    "sync-vector": ("`SyncVectorEnv`", functools.partial(vector_env, SyncVectorEnv)),
+    "async-vector": ("`AsyncVectorEnv`", functools.partial(vector_env, AsyncVectorEnv)),
+    "serial": ("`SerialEnv`", functools.partial(batch, SerialEnv)),
+    "parallel": ("`ParallelEnv`", functools.partial(batch, ParallelEnv)),
+    "threads": ("`AsyncEnvPool`, threads", functools.partial(pool, "threading")),
+    "processes": ("`AsyncEnvPool`, processes", functools.partial(pool, "multiprocessing")),
+}
+"""Name -> its title in the table, and what builds it."""
+
+ENVS = ("null", "CartPole-v1")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An engine that was asked or not: its name in the table, and what it is compared with."""
+
+    title: str
+    against: str
+
+
+CANDIDATES = {
+    f"{name}{suffix}": Candidate(title + said, name)
+    for name, (title, _) in ENGINES.items()
+    for suffix, said in (("", ""), ("-asked", ", once asked"))
 }
 
 
-def timed(run: Run, steps: int) -> float:
-    """Microseconds a step."""
-    begun = perf_counter()
-    run(steps)
-    return 1e6 * (perf_counter() - begun) / steps
-
-
-def compared(build: Callable[..., tuple[Any, Run]], env: str, num_envs: int, rounds: int, seconds: float) -> str:
-    """A cell of the table."""
+def compared(
+    build: Callable[..., tuple[Any, Run]], env: str, num_envs: int, rounds: int, seconds: float
+) -> tuple[Cell, Cell]:
+    """The figures of an engine that was not asked, and of one that was."""
     (off, run_off), (on, run_on) = build(env, num_envs), build(env, num_envs)
     try:
         on.stats()
@@ -100,25 +114,36 @@ def compared(build: Callable[..., tuple[Any, Run]], env: str, num_envs: int, rou
     finally:
         off.close()
         on.close()
-    off_us, on_us = (statistics.median(column) for column in zip(*figures, strict=True))
-    return f"{off_us:.3g} | {on_us:.3g} ({statistics.median(b / a for a, b in figures):.2f})"
+    off_us, on_us = zip(*figures, strict=True)
+    return Cell(off_us), Cell(on_us)
 
 
-def main() -> None:
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = program_parser(__doc__, rounds=15, seconds=0.05)
+    parser.add_argument("--num-envs", type=positive_int, default=8)
+    add_names(parser, "--engines", ENGINES)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
     """Prints a table."""
-    parser = argparse.ArgumentParser(description="What stats() costs once it has been asked for.")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=0.05, help="for one engine in one round")
-    parser.add_argument("--num-envs", type=int, default=8)
-    given = parser.parse_args()
-    if given.rounds < 1:
-        parser.error(f"--rounds: got {given.rounds}, expected 1 or more")
+    options = arguments(argv)
     torch.set_num_threads(1)
-    print(f"| N={given.num_envs} | null: off | on | CartPole: off | on |\n| --- | --- | --- | --- | --- |")
-    for name, build in ENGINES.items():
-        cells = [compared(build, env, given.num_envs, given.rounds, given.seconds) for env in ("null", "CartPole-v1")]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    about = begin(("gymnasium", "numpy", "torch", "tensordict"), **measured_how(options))
+    columns: Columns = {}
+    for env in ENVS:
+        case = f"{env} N={options.num_envs}"
+        tell_progress(case)
+        columns[case] = {}
+        for name in options.engines:
+            build = ENGINES[name][1]
+            off, on = compared(build, env, options.num_envs, options.rounds, options.seconds)
+            columns[case] |= {name: off, f"{name}-asked": on}
+    figures = figures_of(columns, CANDIDATES)
+    print("\n" + table(figures, "us a step (times the same engine's that was not asked)"), flush=True)
+    report(about, "us a step, in a pool: a transition", figures, options.json)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -111,6 +111,10 @@ def all_fake() -> dict[str, dict[str, Any]]:
             ["envpool", "gymbridge", "gymbridge-vector", "envpool-async", "gymbridge-async"],
         ),
         "ray": fake(["0 ms", "1 ms", "10 ms", "100 ms"], ["multiprocessing", "ray"], caller_us=500.0),
+        "stats": fake(
+            ["null N=8", "CartPole-v1 N=8"],
+            ["sync-vector", "sync-vector-asked", "serial", "serial-asked", "threads", "threads-asked"],
+        ),
     }
 
 

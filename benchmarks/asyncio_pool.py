@@ -16,7 +16,6 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -27,7 +26,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from program_options import program_parser
-from report import begin, figures_of, measured_how, report, table, tell_progress
+from report import Row, begin, figures_of, measured_how, report, table, tell_progress
 from tensordict import TensorDict
 
 from gymbridge import AsyncEnvPool
@@ -108,15 +107,7 @@ def pool_rate(pool: AsyncEnvPool, min_get: int, seconds: float) -> float:
     return number / seconds
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """Its name in the table; all are compared with the bare loop."""
-
-    title: str
-    against: str = "bare"
-
-
-CANDIDATES = {"bare": Candidate("a bare loop"), "pool": Candidate("**gymbridge `AsyncEnvPool`**")}
+CANDIDATES = {"bare": Row("a bare loop", "bare"), "pool": Row("**gymbridge `AsyncEnvPool`**", "bare")}
 
 STEPS = {
     "gymnasium": lambda pause: partial(SlowGymEnv(pause).step, 0),

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, process_time, sleep
 from typing import Any, NamedTuple
@@ -25,22 +24,13 @@ import numpy as np
 import ray
 import torch
 from program_options import program_parser
-from report import Figure, as_text, begin, figures_of, measured_how, report, table, tell_progress
+from report import Figure, Row, as_text, begin, figures_of, measured_how, report, table, tell_progress
 
 from gymbridge import AsyncEnvPool
 from gymbridge.benchmarking.rounds import Cell
 from gymbridge.cli.option_values import positive_int, words
 
-
-@dataclass(frozen=True)
-class Backend:
-    """Its name in the table; both are compared with processes."""
-
-    title: str
-    against: str = "multiprocessing"
-
-
-BACKENDS = {"multiprocessing": Backend("processes"), "ray": Backend("Ray")}
+BACKENDS = {"multiprocessing": Row("processes", "multiprocessing"), "ray": Row("Ray", "multiprocessing")}
 
 
 class SlowEnv(gym.Env[Any, Any]):

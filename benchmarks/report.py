@@ -25,6 +25,7 @@ __all__ = [
     "Candidate",
     "Columns",
     "Figure",
+    "Row",
     "as_text",
     "begin",
     "failures",
@@ -46,8 +47,16 @@ Figure = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Row:
+    """What a table has a row of: its name there, and the candidate that it is compared with."""
+
+    title: str
+    against: str
+
+
+@dataclass(frozen=True)
 class Candidate:
-    """``title`` is the row's name in a table, ``against`` the candidate that it is compared with."""
+    """What is built and timed: its name in the table, and the candidate that it is compared with."""
 
     title: str
     build: Callable[..., tuple[Run, Close]]

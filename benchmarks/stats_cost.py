@@ -12,13 +12,12 @@ import argparse
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from program_options import add_names, program_parser
-from report import Columns, begin, figures_of, measured_how, report, table, tell_progress
+from report import Columns, Row, begin, figures_of, measured_how, report, table, tell_progress
 from vector_step import make
 
 from gymbridge import AsyncEnvPool, ParallelEnv, SerialEnv
@@ -82,16 +81,8 @@ ENGINES = {
 ENVS = ("null", "CartPole-v1")
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """An engine that was asked or not: its name in the table, and what it is compared with."""
-
-    title: str
-    against: str
-
-
 CANDIDATES = {
-    f"{name}{suffix}": Candidate(title + said, name)
+    f"{name}{suffix}": Row(title + said, name)
     for name, (title, _) in ENGINES.items()
     for suffix, said in (("", ""), ("-asked", ", once asked"))
 }

@@ -18,7 +18,11 @@ import time
 from pathlib import Path
 
 import gymnasium as gym
+from program_options import add_names, program_parser
+from report import Row, begin, figures_of, measured_how, report, table, tell_progress
 
+from gymbridge.benchmarking.rounds import Cell
+from gymbridge.cli.option_values import positive_int
 from gymbridge.engine.workers import Surroundings, WorkerSide, start_worker
 from gymbridge.engine.workers.starter import running_starter
 
@@ -75,33 +79,50 @@ def measure_here(method: str, options: argparse.Namespace) -> dict[str, float]:
     return figures
 
 
-def measure(method: str, argv: list[str], programs: int) -> dict[str, float]:
-    """Medians over so many programs."""
+def measure(method: str, argv: list[str]) -> dict[str, float]:
+    """The figures of one program."""
     command = [sys.executable, __file__, *argv, "--here", method]
-    outputs = [subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout for _ in range(programs)]
-    figures = [json.loads(output) for output in outputs]
-    return {name: statistics.median(each[name] for each in figures) for name in figures[0]}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
+
+
+CASES = {
+    "cold": "cold ms",
+    "warm": "warm ms",
+    "stop": "stop ms",
+    "uss": "USS of a worker, MiB",
+    "starter_uss": "USS of the starter, MiB",
+}
+"""Figure of a program -> its column."""
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = program_parser(__doc__, rounds=5, turn="of workers to start warm in a program")
+    parser.add_argument("--num-workers", type=positive_int, default=8)
+    parser.add_argument("--env", default="CartPole-v1", help="a gymnasium id")
+    add_names(parser, "--methods", METHODS)
+    parser.add_argument("--import", dest="imports", nargs="*", default=[], help="modules that the program has imported")
+    parser.add_argument("--programs", type=positive_int, default=3, help="for each method (3)")
+    parser.add_argument("--here", choices=METHODS, help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-workers", type=int, default=8)
-    parser.add_argument("--env", default="CartPole-v1", help="a gymnasium id")
-    parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
-    parser.add_argument("--import", dest="imports", nargs="*", default=[], help="modules that the program has imported")
-    parser.add_argument("--rounds", type=int, default=5, help="warm starts of a program")
-    parser.add_argument("--programs", type=int, default=3, help="for each method")
-    parser.add_argument("--here", choices=METHODS, help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
+    options = arguments(argv)
     if options.here:
         print(json.dumps(measure_here(options.here, options)))
         return 0
-    print("| start method | cold ms | warm ms | stop ms | USS of a worker, MiB |\n| --- | --- | --- | --- | --- |")
+    about = begin(("gymnasium", "numpy"), **measured_how(options), programs=options.programs)
+    columns: dict[str, dict[str, Cell]] = {case: {} for case in CASES.values()}
     for method in options.methods:
-        figures = measure(method, argv, options.programs)
-        once = f" (+{figures['starter_uss']:.0f} once)" if "starter_uss" in figures else ""
-        times = " | ".join(f"{figures[name]:.0f}" for name in ("cold", "warm", "stop"))
-        print(f"| {method} | {times} | {figures['uss']:.1f}{once} |", flush=True)
+        tell_progress(method)
+        turns = [measure(method, argv) for _ in range(options.programs)]
+        for name in turns[0]:
+            columns[CASES[name]][method] = Cell(tuple(each[name] for each in turns))
+    figures = figures_of(columns, {method: Row(method, method) for method in METHODS})
+    print("\n" + table(figures, "start method", rows=options.methods), flush=True)
+    report(about, "ms and MiB", figures, options.json)
     return 0
 
 

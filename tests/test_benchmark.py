@@ -93,8 +93,10 @@ def test_worker_starts_are_measured_by_every_method(subprocess_env: dict[str, st
     command = [sys.executable, PROGRAMS / "worker_start.py", "--num-workers=1", "--rounds=1", "--programs=1"]
     done = subprocess.run(command, env=subprocess_env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    methods = [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:]]
-    assert methods == ["starter", "exec", "fork", "spawn", "forkserver"]
+    rows = [line.split("|")[1:-1] for line in done.stdout.splitlines() if line.startswith("|")][2:]
+    assert [row[0].strip() for row in rows] == ["starter", "exec", "fork", "spawn", "forkserver"]
+    assert [row[-1].strip() == "-" for row in rows] == [False, True, True, True, True]  # only one has a starter
+    assert all(float(cell.replace(",", "")) > 0 for row in rows for cell in row[1:-1])
 
 
 def test_starts_of_engines_are_measured(subprocess_env: dict[str, str]) -> None:

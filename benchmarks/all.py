@@ -60,23 +60,28 @@ MEASUREMENTS = {
         "vector_step.py",
         ("torchrl", "stable_baselines3"),
         ("--kinds=null,CartPole-v1,image@8", "--num-envs=2,8,32,64"),
-        ("--rounds=9", "--seconds=0.12"),
+        ("--rounds=9", "--seconds=0.1"),
     ),
     "steps_in_workers": Measurement(
         "vector_step.py",
         ("torchrl", "stable_baselines3"),
         (
-            "--kinds=null,CartPole-v1,image@8",
-            "--num-envs=2,4,8",
+            "--kinds=null@2,null@4,null@8,CartPole-v1@2,CartPole-v1@8,image@8",
             "--single=",
-            "--peers=gymnasium-async,sb3-subproc,torchrl-parallel,torchrl-parallel-rollout",
+            "--peers=gymnasium-async,sb3-subproc,torchrl-parallel",
         ),
         ("--rounds=7", "--seconds=0.15"),
+    ),
+    "rollouts": Measurement(
+        "vector_step.py",
+        ("torchrl",),
+        ("--kinds=null,CartPole-v1", "--num-envs=8", "--single=", "--peers=torchrl-parallel-rollout"),
+        ("--rounds=7", "--seconds=0.2"),
     ),
     "starts": Measurement(
         "engine_start.py", ("torchrl",), (), ("--programs=2", "--rounds=1"), ("--programs=1", "--rounds=1")
     ),
-    "pools": Measurement("async_pool.py", ("torchrl",), ("--slow-envs=16",), ("--rounds=5", "--seconds=0.4")),
+    "pools": Measurement("async_pool.py", ("torchrl",), ("--slow-envs=8",), ("--rounds=5", "--seconds=0.3")),
     "event_loop": Measurement("asyncio_pool.py", (), (), ("--rounds=5", "--seconds=0.8")),
     "deaths": Measurement("worker_death.py", (), (), ("--rounds=20",), ("--rounds=1",)),
     "sb3": Measurement(
@@ -85,8 +90,8 @@ MEASUREMENTS = {
         ("--kinds=null,infos,CartPole-v1,image",),
         ("--rounds=9", "--seconds=0.1"),
     ),
-    "collectors": Measurement("torchrl_collector.py", ("torchrl",), (), ("--rounds=5", "--seconds=0.4")),
-    "from_torchrl": Measurement("from_torchrl.py", ("torchrl",), (), ("--rounds=7", "--seconds=0.1")),
+    "collectors": Measurement("torchrl_collector.py", ("torchrl",), ("--num-envs=4",), ("--rounds=5", "--seconds=0.3")),
+    "from_torchrl": Measurement("from_torchrl.py", ("torchrl",), ("--num-envs=4",), ("--rounds=7", "--seconds=0.1")),
     "envpool": Measurement(
         "envpool_step.py",
         ("envpool",),

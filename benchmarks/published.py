@@ -266,7 +266,7 @@ def with_block(page: str, name: str, text: str, called: str = "the page") -> str
 
 IN_PROCESS_COLUMNS = (("null", 2), ("null", 8), ("null", 64), ("CartPole-v1", 8), ("CartPole-v1", 64), ("image", 8))
 WORKER_COLUMNS = (("null", 2), ("null", 8), ("CartPole-v1", 2), ("CartPole-v1", 8), ("image", 8))
-POOL_COLUMNS = ("dispatch N=8", "synchronous N=8", "slow-resets N=16")
+POOL_COLUMNS = ("dispatch N=8", "synchronous N=8", "slow-resets N=8")
 
 BLOCKS = {
     "steps_in_process": Block("README.md", "steps_in_process", steps_in_process),
@@ -282,9 +282,16 @@ BLOCKS = {
                 "sb3-subproc",
                 "gymbridge-parallel",
                 "torchrl-parallel",
-                "gymbridge-parallel-rollout",
-                "torchrl-parallel-rollout",
             ),
+        ),
+    ),
+    "rollouts": Block(
+        "README.md",
+        "rollouts",
+        table_in_turn(
+            "vector_step.py",
+            {"null N=8": "null N=8", "CartPole-v1 N=8": "CartPole N=8"},
+            ("gymbridge-parallel-rollout", "torchrl-parallel-rollout"),
         ),
     ),
     "starts": Block("README.md", "starts", starts),
@@ -305,7 +312,7 @@ BLOCKS = {
         "collectors",
         table_in_turn(
             "torchrl_collector.py",
-            {"random N=8": "random", "network N=8": "network", "transformed N=8": "transformed"},
+            {f"{case} N=4": f"{case} N=4" for case in ("random", "network", "transformed")},
             ("gymbridge-parallel", "torchrl-parallel", "gymbridge-serial", "torchrl-serial"),
         ),
     ),
@@ -314,7 +321,7 @@ BLOCKS = {
         "from_torchrl",
         table_in_turn(
             "from_torchrl.py",
-            {"counting N=8": "counting", "transformed N=8": "transformed", "CartPole N=8": "CartPole"},
+            {f"{case} N=4": f"{case} N=4" for case in ("counting", "transformed", "CartPole")},
             (
                 "torchrl-parallel",
                 "gymbridge-parallel",

@@ -79,12 +79,13 @@ def all_fake() -> dict[str, dict[str, Any]]:
     pools = ["alone", "torchrl-shm", "gymbridge-processes", "gymbridge-shared", "torchrl-threads", "gymbridge-threads"]
     return {
         "steps_in_process": {**steps, "figures": steps["figures"] + single["figures"]},
-        "steps_in_workers": fake(kinds, in_workers + rollouts),
+        "steps_in_workers": fake(kinds, in_workers),
+        "rollouts": fake(kinds, rollouts),
         "starts": fake(
             ["cold", "warm"],
             ["gymbridge-async", "gymbridge-parallel", "gymnasium-spawn", "gymnasium-fork", "torchrl-parallel"],
         ),
-        "pools": fake(["dispatch N=8", "synchronous N=8", "slow-resets N=16"], pools),
+        "pools": fake(["dispatch N=8", "synchronous N=8", "slow-resets N=8"], pools),
         "event_loop": fake(["gymnasium", "TensorDict"], ["bare", "pool"]),
         "deaths": fake(["noticed", "goes on"], ["vector", "parallel", "pool"]),
         "sb3": fake(
@@ -92,11 +93,11 @@ def all_fake() -> dict[str, dict[str, Any]]:
             ["gymbridge", "sb3-subproc", "gymbridge-parallel", "gymbridge-sync", "sb3-dummy"],
         ),
         "collectors": fake(
-            [f"{case} N=8" for case in ("random", "network", "transformed")],
+            [f"{case} N=4" for case in ("random", "network", "transformed")],
             ["gymbridge-parallel", "torchrl-parallel", "gymbridge-serial", "torchrl-serial"],
         ),
         "from_torchrl": fake(
-            [f"{case} N=8" for case in ("counting", "transformed", "CartPole")],
+            [f"{case} N=4" for case in ("counting", "transformed", "CartPole")],
             [
                 "torchrl-parallel",
                 "gymbridge-parallel",

@@ -70,7 +70,7 @@ def plot_costs(
         axes.grid(visible=True, axis="y", alpha=0.25)
         axes.set_xlabel(f"microseconds for a step of {num_envs[0]} envs")
     else:
-        looks = cycle((colour, mark) for mark, colour in zip(cycle(_MARKERS), colormaps["tab10"].colors))
+        looks = cycle((colour, mark) for mark, colour in zip(cycle(_MARKERS), colormaps["tab10"](range(10))))
         for (name, own), (colour, mark) in zip(costs.items(), looks, strict=False):
             points = [(n, cost) for n, cost in zip(num_envs, own, strict=True) if cost is not None]
             if points:

@@ -90,8 +90,8 @@ MEASUREMENTS = {
         ("--kinds=null,infos,CartPole-v1,image",),
         ("--rounds=9", "--seconds=0.1"),
     ),
-    "collectors": Measurement("torchrl_collector.py", ("torchrl",), ("--num-envs=4",), ("--rounds=5", "--seconds=0.3")),
-    "from_torchrl": Measurement("from_torchrl.py", ("torchrl",), ("--num-envs=4",), ("--rounds=7", "--seconds=0.1")),
+    "collectors": Measurement("torchrl_collector.py", ("torchrl",), ("--num-envs=8",), ("--rounds=5", "--seconds=0.3")),
+    "from_torchrl": Measurement("from_torchrl.py", ("torchrl",), ("--num-envs=8",), ("--rounds=7", "--seconds=0.1")),
     "envpool": Measurement(
         "envpool_step.py",
         ("envpool",),

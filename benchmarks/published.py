@@ -312,7 +312,7 @@ BLOCKS = {
         "collectors",
         table_in_turn(
             "torchrl_collector.py",
-            {f"{case} N=4": f"{case} N=4" for case in ("random", "network", "transformed")},
+            {f"{case} N=8": f"{case} N=8" for case in ("random", "network", "transformed")},
             ("gymbridge-parallel", "torchrl-parallel", "gymbridge-serial", "torchrl-serial"),
         ),
     ),
@@ -321,7 +321,7 @@ BLOCKS = {
         "from_torchrl",
         table_in_turn(
             "from_torchrl.py",
-            {f"{case} N=4": f"{case} N=4" for case in ("counting", "transformed", "CartPole")},
+            {f"{case} N=8": f"{case} N=8" for case in ("counting", "transformed", "CartPole")},
             (
                 "torchrl-parallel",
                 "gymbridge-parallel",

@@ -93,11 +93,11 @@ def all_fake() -> dict[str, dict[str, Any]]:
             ["gymbridge", "sb3-subproc", "gymbridge-parallel", "gymbridge-sync", "sb3-dummy"],
         ),
         "collectors": fake(
-            [f"{case} N=4" for case in ("random", "network", "transformed")],
+            [f"{case} N=8" for case in ("random", "network", "transformed")],
             ["gymbridge-parallel", "torchrl-parallel", "gymbridge-serial", "torchrl-serial"],
         ),
         "from_torchrl": fake(
-            [f"{case} N=4" for case in ("counting", "transformed", "CartPole")],
+            [f"{case} N=8" for case in ("counting", "transformed", "CartPole")],
             [
                 "torchrl-parallel",
                 "gymbridge-parallel",

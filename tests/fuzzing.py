@@ -37,7 +37,7 @@ def quick(number: int) -> settings:
 
 
 def given_over_engines(**strategies: SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """hypothesis' ``given`` for a test with engines among its fixtures: 5 examples, 2 where one has workers."""
+    """hypothesis' ``given`` for a test with engines among its fixtures: 4 examples, 2 where one has workers."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
@@ -48,7 +48,7 @@ def given_over_engines(**strategies: SearchStrategy[Any]) -> Callable[[Callable[
                 test(**fixtures, **drawn)
 
             example.__name__ = test.__name__  # a key of the examples that hypothesis keeps
-            quick(2 if has_workers else 5)(given(**strategies)(example))()
+            quick(2 if has_workers else 4)(given(**strategies)(example))()
 
         parameters = inspect.signature(test).parameters.values()
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

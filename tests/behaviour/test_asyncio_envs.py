@@ -97,7 +97,7 @@ BATCHES = [
 
 @pytest.mark.parametrize("engine", BATCHES, ids=str)
 @pytest.mark.parametrize("kind", TENSORDICT_ENVS)
-@quick(5)
+@quick(3)
 @given(data=st.data())
 def test_coroutines_give_what_plain_envs_give_one_by_one(engine: Any, kind: str, data: st.DataObject) -> None:
     """Whatever is asked of a batch of both."""

@@ -181,8 +181,11 @@ def agree(space: spaces.Space, action_space: spaces.Space, mode: AutoresetMode) 
 
 
 def gymnasiums_async(fns: Any, space: spaces.Space, mode: AutoresetMode) -> Any:
-    """gymnasium's own ``AsyncVectorEnv``, with shared memory where that holds the space; None before gymnasium 1.4."""
-    if not NEWEST or sys.platform == "win32":
+    """gymnasium's own ``AsyncVectorEnv``, with shared memory where that holds the space; None before gymnasium 1.4.
+
+    In one mode, since it starts a process an env and is compared with gymnasium's own ``SyncVectorEnv``.
+    """
+    if not NEWEST or sys.platform == "win32" or mode is not AutoresetMode.SAME_STEP:
         return None
     shared = all(leaf.is_array for leaf in observation_tree(space).leaves)
     return gym.vector.AsyncVectorEnv(fns, shared_memory=shared, autoreset_mode=mode)

@@ -89,7 +89,7 @@ def check(
         >>> from gymbridge.contract import check
         >>> class Doubling(gym.ObservationWrapper):
         ...     def observation(self, observation):
-        ...         return np.float64(2) * observation
+        ...         return 2 * observation.astype(np.float64)
         >>> report = check(lambda: Doubling(gym.make("CartPole-v1")), num_steps=100)
         >>> [(fault.code, fault.key, fault.got) for fault in report.errors]
         [('observation-dtype', 'observation', 'dtype float64')]

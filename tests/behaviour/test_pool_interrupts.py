@@ -25,6 +25,14 @@ STRIDE = 3
 """Of events: there are hundreds in a receive."""
 
 
+@pytest.fixture(autouse=True)
+def gradients() -> Iterator[None]:
+    """An interrupt within torch's own contexts may leave them off."""
+    before = torch.is_grad_enabled()
+    yield
+    torch.set_grad_enabled(before)
+
+
 @pytest.fixture(params=pools.ACTING)
 def kind(request: pytest.FixtureRequest) -> str:
     """Both kinds of env."""

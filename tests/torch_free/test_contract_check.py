@@ -31,7 +31,7 @@ def test_a_fault_is_told_with_key_got_and_expected() -> None:
 
     class Doubled(gym.ObservationWrapper):  # type: ignore[type-arg]
         def observation(self, observation: np.ndarray) -> np.ndarray:
-            return np.float64(2) * observation
+            return 2 * observation.astype(np.float64)
 
     (fault,) = find_faults(lambda: Doubled(gym.make("CartPole-v1")), num_steps=30)
     assert (fault.code, fault.severity, fault.key) == ("observation-dtype", "error", "observation")

@@ -175,7 +175,8 @@ def test_a_tensor_with_a_gradient_is_no_observation() -> None:
         def _observation(self) -> Any:
             return torch.zeros(2, requires_grad=True)
 
-    with pytest.raises(EnvOutputError, match=r"^env 0: observation: got tensor.* of type Tensor, expected an array of"):
+    expected = r"^env 0: observation: got tensor.* of type Tensor, expected an array of"
+    with torch.enable_grad(), pytest.raises(EnvOutputError, match=expected):
         SyncVectorEnv([lambda: Shows(Plan(spaces.Box(-1, 1, (2,))))]).reset()
 
 

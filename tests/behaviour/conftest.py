@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
+import pools
 import pytest
+from by_value import send_by_value
 from engines import BATCHED_ENVS, ENGINES, ON_RAY, OWN, Engine
 from tensordict_engines import ALONE, BATCHES, TensorDictEngine
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Has envs of these modules go to workers by value: where pytest finds the modules, a worker may not."""
-    for name in {item.module.__name__ for item in items if isinstance(item, pytest.Function)}:
-        module = sys.modules.get(name)
-        if module is not None and Path(__file__).parent in Path(module.__file__ or "").parents:
-            cloudpickle.register_pickle_by_value(module)
+    send_by_value(items, Path(__file__).parent)
 
 
 @pytest.fixture(autouse=ON_RAY, scope="session")
@@ -77,3 +73,16 @@ def in_process(request: pytest.FixtureRequest) -> None:
     for name in ("engine", "batch", "contract", "td_engine", "td_three"):
         if name in request.fixturenames and not request.getfixturevalue(name).in_process:
             pytest.skip("the envs are in other processes")
+
+
+@pytest.fixture(params=pools.BACKENDS, ids=str)
+def backend(request: pytest.FixtureRequest) -> pools.Backend:
+    """Each backend of pools."""
+    backend: pools.Backend = request.param
+    return backend
+
+
+@pytest.fixture(params=pools.ACTING)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Gymnasium envs and TensorDict envs that do what a test tells them to."""
+    return str(request.param)

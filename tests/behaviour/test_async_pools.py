@@ -51,20 +51,6 @@ THREADS = ALL_BACKENDS[0]
 needs_workers = pytest.mark.skipif(not WITH_WORKERS, reason="about worker processes")
 
 
-@pytest.fixture(params=BACKENDS, ids=str)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each backend."""
-    own: Backend = request.param
-    return own
-
-
-@pytest.fixture(params=pools.ACTING)
-def kind(request: pytest.FixtureRequest) -> str:
-    """Gymnasium envs and TensorDict envs."""
-    own: str = request.param
-    return own
-
-
 @pytest.fixture(params=VERBS, ids=str)
 def verb(request: pytest.FixtureRequest) -> Verb:
     """Each verb."""

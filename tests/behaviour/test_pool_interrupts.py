@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pools
 import pytest
 import torch
 from gymnasium.error import ResetNeeded
@@ -33,12 +32,6 @@ def gradients() -> Iterator[None]:
     torch.set_grad_enabled(before)
 
 
-@pytest.fixture(params=pools.ACTING)
-def kind(request: pytest.FixtureRequest) -> str:
-    """Both kinds of env."""
-    return str(request.param)
-
-
 ACTS = {"results": ["", ""], "an error": ["", "raise"], "an end": ["end", "end"]}
 
 
@@ -51,13 +44,6 @@ def acts(request: pytest.FixtureRequest) -> list[str]:
 @pytest.fixture
 def verb(acts: list[str]) -> Verb:
     return Verb("step_and_maybe_reset" if "end" in acts else "step")
-
-
-@pytest.fixture(params=BACKENDS, ids=str)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each in turn."""
-    backend: Backend = request.param
-    return backend
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ import waiting_envs
 import zoo
 from engines import ON_RAY, WITH_WORKERS, Engine
 from mortal_envs import DEATHS, GO, STEP_TIMEOUT, mortal
-from pools import BACKENDS, Backend, acting_pool
+from pools import Backend, acting_pool
 from tensordict import TensorDict
 from tensordict_zoo import CountingTensorDictEnv
 from waiting_envs import ActingEnv, await_entry, make_gates, release
@@ -153,20 +153,6 @@ def test_a_pool_counts_what_was_sent_in_batches_and_lanes(backend: Backend, kind
     assert stats["exchange"]["batches"] == 24
     require_sums(stats)
     pool.shutdown()
-
-
-@pytest.fixture(params=BACKENDS, ids=str)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each backend."""
-    own: Backend = request.param
-    return own
-
-
-@pytest.fixture(params=pools.ACTING)
-def kind(request: pytest.FixtureRequest) -> str:
-    """Gymnasium envs and TensorDict envs."""
-    own: str = request.param
-    return own
 
 
 @not_on_ray

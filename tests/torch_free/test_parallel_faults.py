@@ -562,7 +562,9 @@ def test_an_interrupt_in_the_middle_of_a_round(folder: Path, subprocess_env: dic
 
 
 FORK = """
+import warnings
 sys.stdout.flush()
+warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, where numpy has threads
 child = os.fork()
 if child == 0:
     try:

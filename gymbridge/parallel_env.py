@@ -13,7 +13,13 @@ import torch
 
 from gymbridge.batched import BatchedEnvBase, Maker, SerialEnv
 from gymbridge.engine.any_env import AnyEnvOptions
-from gymbridge.engine.parallel import Affinity, ParallelEngine, usable_cores
+from gymbridge.engine.parallel import (
+    Affinity,
+    ParallelEngine,
+    number_of_workers,
+    require_no_step_timeout,
+    usable_cores,
+)
 from gymbridge.engine.restarts import OnWorkerFailure, RestartLimit, restart_limit
 from gymbridge.engine.time_limits import positive_time_limit, time_limit
 from gymbridge.engine.workers import StartMethod
@@ -33,9 +39,9 @@ _numbers = count()
 class ParallelEnv(WorkerBatch):
     """``N`` envs in worker processes, each of which runs a contiguous run of them in turn.
 
-    No env is made in this process, and gradients do not flow through the envs. The default way to start workers needs
-    no ``if __name__ == "__main__":``, does not run the user's script again, and takes lambdas and classes of it; a
-    worker of gymnasium envs does not import torch.
+    No env is made in this process, but with ``caller_steps``, and gradients do not flow through the envs. The default
+    way to start workers needs no ``if __name__ == "__main__":``, does not run the user's script again, and takes
+    lambdas and classes of it; a worker of gymnasium envs does not import torch.
 
     Args:
         num_envs: ``N``.
@@ -64,11 +70,16 @@ class ParallelEnv(WorkerBatch):
             their episodes end with the latest observation, a reward of zero and ``truncated``, of which
             ``("info", "worker_restarted")``, a leaf that is there then, tells.
         max_restarts: so many in so many seconds, after which the death is raised.
+        caller_steps: the last of the envs, as many as a worker has or one less, are made here, and stepped by the
+            thread that steps the batch, which would wait else. Unless told, ``num_workers`` leaves it a core then. No
+            time limit holds for them, what ends the process in them ends this one, and they share this process's
+            torch generator and whatever else is global in it.
         **options: those of :class:`~gymbridge.BatchedEnvBase`.
 
     Raises:
         ValueError: fewer than one env or worker, more workers than envs, a list of another length, both or neither of
-            ``shared_memory`` and ``memmap``, or at the first use an option that cannot be had with these envs.
+            ``shared_memory`` and ``memmap``, ``step_timeout`` with ``caller_steps``, or at the first use an option that
+            cannot be had with these envs.
         TypeError: something that makes no env.
         UnpicklableError: a maker that cannot be sent to a worker; the message names the env (at the first use).
         WorkerDiedError: a worker has died (at the next use).
@@ -88,7 +99,7 @@ class ParallelEnv(WorkerBatch):
         """A ``SerialEnv`` where there is one env and that is asked for."""
         given = options.get("num_workers") if num_envs is None else num_envs
         if options.get("serial_for_single") and given == 1:
-            of_workers = {*_CONFIGURABLE, "use_buffers", "num_workers", "serial_for_single"}
+            of_workers = {*_CONFIGURABLE, "use_buffers", "num_workers", "serial_for_single", "caller_steps"}
             left = {key: own for key, own in options.items() if key not in of_workers}
             return SerialEnv(1, create_env_fn, **left)  # type: ignore[return-value]  # Any would be what editors see
         return super().__new__(cls)
@@ -114,18 +125,19 @@ class ParallelEnv(WorkerBatch):
         shutdown_timeout: float | None = 10.0,
         on_worker_failure: OnWorkerFailure = "raise",
         max_restarts: RestartLimit = (10, 60.0),
+        caller_steps: bool = False,
         **options: Any,
     ):
         if unknown := sorted(options.keys() - _OF_EVERY_BATCH):
             raise TypeError(
                 f"{type(self).__name__}: got the unknown options {unknown}, expected some of "
-                f"{sorted({*_CONFIGURABLE, *_OF_EVERY_BATCH, 'serial_for_single'})}"
+                f"{sorted({*_CONFIGURABLE, *_OF_EVERY_BATCH, 'serial_for_single', 'caller_steps'})}"
             )
+        if not isinstance(caller_steps, bool):
+            raise TypeError(f"caller_steps: got {caller_steps!r}, expected True or False")
+        self._caller_steps = caller_steps
         super().__init__(num_envs, create_env_fn, num_workers=num_workers, use_buffers=use_buffers, **options)
-        if num_workers is None:
-            self.num_workers = min(self.num_envs, len(usable_cores()))
-        if self.num_workers > self.num_envs:
-            raise ValueError(f"num_workers: got {num_workers}, expected 1 to {self.num_envs}, the number of envs")
+        self.num_workers = number_of_workers(num_workers, self.num_envs, len(usable_cores()), caller_steps)
         self._configuration: dict[str, Any] = {}
         self._release: Callable[[], object] | None = None
         self.configure_parallel(
@@ -191,6 +203,8 @@ class ParallelEnv(WorkerBatch):
         if "memmap" in options and "shared_memory" not in options and options["memmap"] is not None:
             merged["shared_memory"] = None
         _require_configuration(merged)
+        if self._caller_steps:
+            require_no_step_timeout(merged["step_timeout"])
         if "use_buffers" in merged:
             self._use_buffers = merged.pop("use_buffers")
         self._configuration = merged
@@ -215,7 +229,12 @@ class ParallelEnv(WorkerBatch):
             step_timeout=positive_time_limit("step_timeout", own["step_timeout"]),
             max_restarts=restart_limit(own["on_worker_failure"], own["max_restarts"]),
             preload=preload,
+            caller_steps=self._caller_steps,
         )
+
+    @property
+    def _num_counted(self) -> int:
+        return self.num_workers + self._caller_steps
 
     def _tensordict_options(self, *, buffers: bool) -> RemoteTensorDictOptions:
         options = super()._tensordict_options(buffers=buffers)

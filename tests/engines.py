@@ -144,6 +144,18 @@ ENGINES: tuple[Engine, ...] = (
                 in_process=False,
             ),
             Engine("ParallelEnv-1", (1,), parallel, in_process=False),
+            Engine(
+                "ParallelEnv-3-and-caller",
+                (3,),
+                partial(parallel, num_workers=2, caller_steps=True),
+                in_process=False,
+            ),
+            Engine(
+                "ParallelEnv-2-of-GymEnv-and-caller",
+                (2,),
+                partial(parallel_of_gym_envs, use_buffers=False, caller_steps=True),
+                in_process=False,
+            ),
             Engine("pool-processes-3", (3,), partial(pool, backend="multiprocessing"), in_process=False),
             Engine(
                 "pool-processes-3-shared",

@@ -86,6 +86,13 @@ BATCHES: tuple[TensorDictEngine, ...] = (
     *(
         [
             TensorDictEngine("ParallelEnv-1", 1, parallel, in_process=False),
+            TensorDictEngine("ParallelEnv-3-and-caller", 3, partial(parallel, caller_steps=True), in_process=False),
+            TensorDictEngine(
+                "ParallelEnv-3-pipes-and-caller",
+                3,
+                partial(parallel, use_buffers=False, num_workers=2, caller_steps=True),
+                in_process=False,
+            ),
             TensorDictEngine("pool-processes-3", 3, partial(pool, backend="multiprocessing"), in_process=False),
             TensorDictEngine(
                 "pool-processes-3-lazy", 3, partial(pool, backend="multiprocessing", stack="lazy"), True, False

@@ -31,7 +31,14 @@ from gymbridge.engine.worker_loop import EnvWorker
 from gymbridge.engine.workers import StartMethod
 from gymbridge.engine.workers.wake import LOOK_SECONDS
 
-__all__ = ["Affinity", "ParallelEngine", "affinities", "usable_cores"]
+__all__ = [
+    "Affinity",
+    "ParallelEngine",
+    "affinities",
+    "number_of_workers",
+    "require_no_step_timeout",
+    "usable_cores",
+]
 
 Description = TypeVar("Description", bound=EnvDescription)
 
@@ -88,10 +95,13 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         step_timeout: seconds that a step or a reset of an env may take; its worker is ended then. None for no limit.
         max_restarts: replace a worker that died, so often in so many seconds; None to raise at once. See
             :class:`~gymbridge.engine.lost_rows.LostRows` for what becomes of its rows.
+        caller_steps: the caller runs a share of the envs itself, the last of them, in ``receive``, where it would wait
+            else: as many as a worker or one less, made here in the process and the thread that calls. What bounds time
+            does not bound that share.
 
     Attributes:
         num_envs: number of envs.
-        num_workers: number of workers.
+        num_workers: number of worker processes.
         descriptions: what each env says of itself.
         block: the memory, once ``allocate`` has made it.
         unsettled: whether an interrupted call has left something under way.
@@ -103,7 +113,8 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         UnpicklableError: a maker cannot be sent; the message names its env.
         WorkerDiedError: a worker died while it made its envs.
         WorkerStartError: a worker could not be started, or the envs were not made in time.
-        ValueError, TypeError: no maker, or an option with a value that it does not have.
+        ValueError, TypeError: no maker, or an option with a value that it does not have; ``step_timeout`` with
+            ``caller_steps``, since nobody can end a step of the caller's.
 
     What a maker raises comes through, marked with its env; all workers are gone then.
 
@@ -139,6 +150,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         preload: Sequence[str] = (),
         step_timeout: float | None = None,
         max_restarts: RestartLimit | None = None,
+        caller_steps: bool = False,
     ):
         makers = list(makers)
         threads: dict[str, str | None] = {}
@@ -147,16 +159,18 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         kind = self._processes(method=method, daemon=daemon, memory=memory, environ=threads, preload=preload)
         if not makers:
             raise ValueError("got no maker of an env, expected one or more")
+        if caller_steps:
+            require_no_step_timeout(step_timeout)
         cores = usable_cores()
         self.num_envs = len(makers)
-        self.num_workers = _number_of_workers(num_workers, self.num_envs, len(cores))
+        self.num_workers = number_of_workers(num_workers, self.num_envs, len(cores), caller_steps)
         self._options = options
         self._kind = kind
         self.shutdown_timeout = shutdown_timeout
         # of several threads of a process, one that looks keeps the interpreter from the others
         self._looks = kind.together == 1 and self.num_workers + 1 <= len(cores)
         cores_of = affinities(worker_affinity, ceil(self.num_workers / kind.together))
-        parts = _parts(self.num_envs, self.num_workers)
+        parts = _parts(self.num_envs, self.num_workers, caller_steps)
         jobs = [
             EnvWorker(
                 makers[part.start : part.stop],
@@ -166,15 +180,19 @@ class ParallelEngine(RowVerbs, Generic[Description]):
                 num_sub_threads,
                 torch_dtype,
             )
-            for worker, part in enumerate(parts)
+            for worker, part in enumerate(parts[: self.num_workers])
         ]
-        self._crew = Crew(parts, jobs, kind, start_timeout)
+        caller = None
+        if caller_steps:
+            first = parts[-1].start
+            caller = EnvWorker(makers[first:], options, first, cores=None, num_threads=None)
+        self._crew = Crew(parts, jobs, kind, start_timeout, caller)
         self.descriptions: list[Description] = [each for told in self._crew.made for each in told]
-        self._all_workers = range(self.num_workers)
+        self._all_workers = range(len(parts))  # the caller's share is one too
         self._worker_of = [worker for worker, part in enumerate(parts) for _ in part]
         self.restarts = Restarts(max_restarts)
         crew = self._crew
-        self.counts = EngineStats(self.num_workers, self.restarts, lambda: crew.timeouts)
+        self.counts = EngineStats(len(parts), self.restarts, lambda: crew.timeouts)
         self._step_timeout = step_timeout
         self._hangs: HangWatch | None = None
         self._replacing: Replacing | None = None
@@ -219,7 +237,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
         self._crew.require_open()
         layout = Layout.of(self.descriptions)
         # behind the layout two sequence bytes a worker, each in a cache line of its own
-        nbytes = layout.nbytes + 2 * ALIGNMENT * self.num_workers
+        nbytes = layout.nbytes + 2 * ALIGNMENT * len(self._all_workers)
         self._memory = self._kind.memory(nbytes)
         self.block = Block(layout, self._memory.array)
         for worker in self._all_workers:
@@ -594,19 +612,53 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             raise errors[0]
 
 
-def _number_of_workers(given: int | None, num_envs: int, num_cores: int) -> int:
+def number_of_workers(given: int | None, num_envs: int, num_cores: int, caller_steps: bool = False) -> int:
+    """How many worker processes run so many envs.
+
+    Args:
+        given: what the user wants; None to have one for each core, but for that of a caller who steps.
+        num_envs: at least one for each worker, and for a caller who steps.
+        num_cores: those that may be used.
+        caller_steps: the caller runs a share of the envs itself.
+
+    Raises:
+        ValueError, TypeError: no such number.
+
+    Example:
+        >>> number_of_workers(None, 16, 4), number_of_workers(None, 16, 4, caller_steps=True)
+        (4, 3)
+    """
+    most = num_envs - caller_steps
+    if not most:
+        raise ValueError("caller_steps: got True for one env, expected two or more: one of them is the caller's")
     if given is None:
-        return min(num_envs, num_cores)
+        return min(most, max(1, num_cores - caller_steps))
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
         raise TypeError(f"num_workers: got {given!r} of type {type(given).__name__}, expected an int")
-    if not 1 <= given <= num_envs:
-        raise ValueError(f"num_workers: got {given}, expected 1 to {num_envs}, the number of envs")
+    if not 1 <= given <= most:
+        of_all = "the number of envs less that of the caller, who steps too" if caller_steps else "the number of envs"
+        raise ValueError(f"num_workers: got {given}, expected 1 to {most}, {of_all}")
     return int(given)
 
 
-def _parts(num_envs: int, num_workers: int) -> list[range]:
-    """Contiguous runs of envs, as equal as can be."""
-    bounds = [worker * num_envs // num_workers for worker in range(num_workers + 1)]
+def require_no_step_timeout(step_timeout: float | None) -> None:
+    """Refuses a time limit of steps where the caller makes some itself.
+
+    Raises:
+        ValueError: there is one.
+    """
+    if step_timeout is not None:
+        raise ValueError(
+            f"step_timeout: got {step_timeout} with caller_steps, expected None: nobody can end a step of the caller's"
+        )
+
+
+def _parts(num_envs: int, num_workers: int, caller_steps: bool) -> list[range]:
+    """Contiguous runs of envs, as equal as can be; that of a caller who steps is the last, and none of the longer."""
+    num_parts = num_workers + caller_steps
+    bounds = [part * num_envs // num_parts for part in range(num_parts + 1)]
+    if caller_steps:
+        bounds = [num_envs - bound for bound in reversed(bounds)]
     return [range(start, stop) for start, stop in pairwise(bounds)]
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any, NoReturn
 
+from gymbridge.engine.caller_worker import CallerGroup, CallerWorker
 from gymbridge.engine.failures import mark_error
 from gymbridge.engine.hangs import HangWatch
 from gymbridge.engine.mailbox import Mailbox
@@ -28,7 +29,7 @@ from gymbridge.errors import (
 
 __all__ = ["Crew", "not_known"]
 
-Worker = WorkerProcess | WorkerShare
+Worker = WorkerProcess | WorkerShare | CallerWorker
 
 _SECONDS_TO_SAY = 0.5
 """That a worker which hangs has to say where, before it is killed."""
@@ -49,6 +50,8 @@ class Crew:
         jobs: what each runs.
         kind: where they run.
         start_timeout: seconds until all have made their envs.
+        caller: what the caller itself runs, as one worker more, the last: it makes its envs, and does what it is told,
+            in the waits for the others. None for nothing.
 
     Several may be one process, ``kind.together`` of them: each answers for itself, and they die together. In errors and
     warnings the number of such a worker is that of its process, counted from 0.
@@ -57,7 +60,7 @@ class Crew:
         parts: the rows of each worker.
         made: what each worker told once its envs were made.
         dead: worker -> what its death is told with.
-        jobs: what each runs; what is set there is so for one that replaces it.
+        jobs: what each process runs; what is set there is so for one that replaces it.
         doing: says what a worker is doing, in words; it may be set.
         concerned: the workers that the last command went to.
         timeouts: how many processes were ended since one of their envs took too long.
@@ -71,6 +74,7 @@ class Crew:
         jobs: Sequence[EnvWorker],
         kind: ProcessWorkers,
         start_timeout: float | None,
+        caller: EnvWorker | None = None,
     ):
         self.parts = parts
         self.dead: dict[int, WorkerDiedError] = {}
@@ -84,7 +88,7 @@ class Crew:
         self._pending: set[int] = set()
         self._workers: list[Worker] = []
         self._mailboxes: list[Mailbox] = []
-        self._ends: list[WakeEnd] = []
+        self._ends: list[Any] = []  # WakeEnds, and of the caller's share a CallerEnd
         self.groups: list[WakeGroup | ReadyEnds] = []
         self._kind = kind
         self._closed: set[int] = set()  # those that have closed their envs
@@ -93,18 +97,25 @@ class Crew:
         self._release = weakref.finalize(self, _release, self._workers, self._mailboxes, self._pending)
         _crews.add(self)
         try:
-            self._mailboxes.extend(Mailbox.create() for _ in jobs)
-            for number, worker in enumerate(kind.start(jobs, self._mailboxes, start_timeout)):
-                self._workers.append(worker)
-                self._pending.add(number)
-                self._ends.append(worker.wake)
+            self._mailboxes.extend(Mailbox.create() for _ in parts)
+            for worker in kind.start(jobs, self._mailboxes[: len(jobs)], start_timeout):
+                self._take_on(worker)
             self._group = WakeGroup(self._ends)
+            if caller is not None:
+                own = CallerWorker(caller, self._mailboxes[-1])
+                self._group = CallerGroup(self._ends, own.wake)
+                self._take_on(own)
             self.groups.append(self._group)
             self.made = self._first_answers(deadline)
         except BaseException as error:
             is_of_an_env = isinstance(error, Exception) and not isinstance(error, (WorkerStartError, UnpicklableError))
             self._discard(_SECONDS_TO_DIE if is_of_an_env else 0.0)
             raise
+
+    def _take_on(self, worker: Worker) -> None:
+        self._workers.append(worker)
+        self._pending.add(len(self._ends))
+        self._ends.append(worker.wake)
 
     def _first_answers(self, deadline: float | None) -> list[Any]:
         """What each worker tells of its envs."""

@@ -25,7 +25,7 @@ from gymbridge.engine.protocol import SYNC, Allocation, Answer, Call, Command, R
 from gymbridge.engine.remote_errors import ToldError
 from gymbridge.engine.shared_memory import SharedBytes
 from gymbridge.engine.work_counts import SharedTally
-from gymbridge.engine.workers import WakeEnd, WorkerSide
+from gymbridge.engine.workers import WorkerSide
 from gymbridge.engine.workers.channel import Channel
 from gymbridge.engine.workers.registrations import restore_ids
 
@@ -165,7 +165,7 @@ class ProcessSide:
         receiving: held while something is taken from the connection, where workers share it.
     """
 
-    def __init__(self, wake: WakeEnd, mailbox: Mailbox, connection: Channel, receiving: threading.Lock | None = None):
+    def __init__(self, wake: Wakes, mailbox: Mailbox, connection: Channel, receiving: threading.Lock | None = None):
         self.wake = wake
         self.mailbox = mailbox
         self._connection = connection

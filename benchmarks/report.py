@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gymbridge.benchmarking import rounds as timing
-from gymbridge.benchmarking.machine import PEERS, circumstances
-from gymbridge.benchmarking.rounds import Cell, Close, Run
+from gymbridge.benchmarking.machine import PACKAGES, circumstances
+from gymbridge.benchmarking.rounds import Cell
 
 __all__ = [
     "Candidate",
@@ -73,7 +73,7 @@ def with_references(candidates: Mapping[str, Any], peers: Iterable[str]) -> list
 # --- measuring ---
 
 
-def begin(packages: Iterable[str] = PEERS, **how: Any) -> dict[str, Any]:
+def begin(packages: Iterable[str] = PACKAGES, **how: Any) -> dict[str, Any]:
     """Says on what it will be measured, and silences the warnings of envs, which are many here.
 
     Args:

@@ -13,15 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gymbridge.benchmarking.machine import PEERS, circumstances
+from gymbridge.benchmarking.machine import PACKAGES, circumstances
 from gymbridge.benchmarking.rounds import Cell, closed, in_short, measure
 from gymbridge.cli import CommandError, own_console
 from gymbridge.cli.bench_engines import ALONE, ENGINES, EnvTraits
 from gymbridge.cli.child_interrupts import children_without_interrupts
-from gymbridge.cli.env_argument import NamedEnv, add_env_argument, env_called, has_coroutines, kind_of
+from gymbridge.cli.env_argument import NamedEnv, add_env_argument, env_called, kind_of
 from gymbridge.cli.option_values import positive_int, positive_ints, positive_seconds, words
 from gymbridge.cli.output import stdout_for_findings_only
 from gymbridge.cli.progress import WorkProgress, work_progress
+from gymbridge.engine.env_calls import is_coroutine_env
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,15 +62,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Times them, and shows the figures."""
     with stdout_for_findings_only(arguments.json == "-"):
         env, columns, left_out = _measured(arguments)
-    about = {"env": env.name, **circumstances((*PEERS, "envpool")), "rounds": str(arguments.rounds)}
-    figures = _as_json(columns, arguments.baseline)
+    about = {"env": env.name, **circumstances((*PACKAGES, "envpool")), "rounds": str(arguments.rounds)}
+    text = json.dumps({"about": about, "figures": _as_json(columns, arguments.baseline)}, indent=1) + "\n"
     if arguments.json == "-":
-        print(json.dumps({"about": about, "figures": figures}, indent=1))
+        print(text, end="")
     else:
         _show(console, env, columns, arguments.baseline, about)
     _tell_what_is_not_timed(columns, left_out)
     if arguments.json not in (None, "-"):
-        text = json.dumps({"about": about, "figures": figures}, indent=1) + "\n"
         _write(Path(arguments.json), "--json", lambda file: file.write_text(text))
     if arguments.plot is not None:
         _write(arguments.plot, "--plot", lambda file: _draw(file, env, columns, about))
@@ -125,11 +125,10 @@ def _engines_called(patterns: Sequence[str] | None) -> list[str]:
 
 def _traits(env: NamedEnv) -> EnvTraits:
     made = env.made()
-    try:
-        return EnvTraits(kind_of(made, env.name), has_coroutines(made))
-    finally:
-        if not has_coroutines(made):  # whose close may be one too
-            closed(made.close)
+    traits = EnvTraits(kind_of(made, env.name), is_coroutine_env(made))
+    if not traits.awaited:  # its close may be a coroutine too
+        closed(made.close)
+    return traits
 
 
 def _choice(wanted: Sequence[str], traits: EnvTraits, *, named: bool) -> tuple[list[str], dict[str, str]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gymbridge.benchmarking.drivers import NUM_ACTIONS, dispatched, numpy_engine, tensordict_engine, without_gradients
+from gymbridge.benchmarking.drivers import dispatched, tensordict_engine, vector_engine, without_gradients
 from gymbridge.benchmarking.rounds import Close, Run
 from gymbridge.cli.env_argument import NamedEnv
 from gymbridge.cli.env_profile import EnvProfile
@@ -131,8 +131,7 @@ def _driven(env: Any, use: Use) -> tuple[Run, Close]:
     if use == "dispatch":
         run, close = dispatched(env)
         return lambda steps: run(steps * env.num_envs), close
-    env.reset(seed=0)
-    run, close = numpy_engine(env, [env.action_space.sample() for _ in range(NUM_ACTIONS)])
+    run, close = vector_engine(env)
     return (without_gradients(run) if hasattr(env, "env") else run), close
 
 

@@ -56,10 +56,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is built and timed: its name in the table, and the candidate that it is compared with."""
+    """What is built and timed: its name in the table, and the candidate that it is compared with.
+
+    What ``build`` is given and gives is the benchmark's own; :func:`time_cases` has it give how to step and to close.
+    """
 
     title: str
-    build: Callable[..., tuple[Run, Close]]
+    build: Callable[..., Any]
     against: str
     by_default: bool = True
 

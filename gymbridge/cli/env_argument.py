@@ -21,7 +21,7 @@ from gymnasium.error import Error as GymnasiumError
 
 from gymbridge.benchmarking.rounds import in_short
 from gymbridge.cli import CommandError
-from gymbridge.engine.any_env import EnvBase
+from gymbridge.engine.any_env import EnvBase, is_torchrl_env
 
 __all__ = ["EnvKind", "NamedEnv", "add_env_argument", "env_called", "kind_of"]
 
@@ -126,7 +126,7 @@ def kind_of(env: Any, name: str) -> EnvKind:
     hint = ""
     if isinstance(env, gym.vector.VectorEnv):
         hint = "; it is a batch already"
-    elif any(cls.__module__.partition(".")[0] == "torchrl" for cls in type(env).__mro__):
+    elif is_torchrl_env(env):
         hint = "; gymbridge.interop.torchrl.from_torchrl(maker) makes one of TorchRL's"
     raise CommandError(
         f"{name}: the maker gave an object of type {type(env).__name__}, expected a gymnasium.Env or a "

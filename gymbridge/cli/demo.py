@@ -212,7 +212,7 @@ def _bars(rows: list[tuple[str, float, str]]) -> Table:
     longest = max((value for _, value, _ in rows), default=0.0) or 1.0
     for name, value, told in rows:
         bar = "█" * round(_BAR_COLUMNS * value / longest)
-        style = "cyan" if name.startswith("gymbridge") or not name.startswith("gym") else "dim"
+        style = "dim" if name.startswith("gymnasium") else "cyan"
         table.add_row(Text(name), Text(f"{bar:{_BAR_COLUMNS}}", style), Text(told))
     return table
 

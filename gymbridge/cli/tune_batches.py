@@ -121,20 +121,19 @@ class BatchCall:
         exec(self.call, names)  # the very text that is printed, so that what was measured is what is pasted
         env = names["env"]
         try:
-            return _driven(env, self.use)
+            return self._driven(env)
         except BaseException:
             env.close()
             raise
 
-
-def _driven(env: Any, use: Use) -> tuple[Run, Close]:
-    if use == "step":
-        return tensordict_engine(env)
-    if use == "dispatch":
-        run, close = dispatched(env)
-        return lambda steps: run(steps * env.num_envs), close
-    run, close = vector_engine(env)
-    return (without_gradients(run) if hasattr(env, "env") else run), close
+    def _driven(self, env: Any) -> tuple[Run, Close]:
+        if self.use == "step":
+            return tensordict_engine(env)
+        if self.use == "dispatch":
+            run, close = dispatched(env)
+            return lambda steps: run(steps * env.num_envs), close
+        run, close = vector_engine(env)
+        return (without_gradients(run) if self.needs_torch else run), close
 
 
 def worker_numbers(num_envs: int, cores: int, *, waits: bool) -> list[int]:

@@ -81,15 +81,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _measured(arguments: argparse.Namespace) -> tuple[NamedEnv, Columns, dict[str, str]]:
     """The env, its figures, and which engines were not asked, with the reason."""
     env = env_called(arguments.env)
-    wanted = _engines_called(arguments.engines)
-    baseline = arguments.baseline
-    if baseline is not None:
-        if baseline not in ENGINES:
-            raise CommandError(f"--baseline: got {baseline!r}, expected one of {', '.join(ENGINES)}")
-        wanted = [name for name in ENGINES if name in {*wanted, baseline}]
-    for file in (arguments.plot, None if arguments.json in (None, "-") else Path(arguments.json)):
-        if file is not None:
-            _require_writable(file)
+    wanted, baseline = _engines_called(arguments.engines, arguments.baseline), arguments.baseline
+    if arguments.plot is not None:
+        _require_writable(arguments.plot)
+    if arguments.json not in (None, "-"):
+        _require_writable(Path(arguments.json))
     if arguments.plot is not None:
         _require_picture(arguments.plot)
     traits = _traits(env)
@@ -110,16 +106,20 @@ def _measured(arguments: argparse.Namespace) -> tuple[NamedEnv, Columns, dict[st
 # ---------------------------------------------------------------- what is timed
 
 
-def _engines_called(patterns: Sequence[str] | None) -> list[str]:
-    """The engines that are named, or those that are timed unless told, in the table's order."""
-    if patterns is None:
-        return [name for name, engine in ENGINES.items() if engine.by_default]
+def _engines_called(patterns: Sequence[str] | None, baseline: str | None) -> list[str]:
+    """The engines that are named, or those that are timed unless told, and the baseline, in the table's order."""
     found: set[str] = set()
-    for pattern in patterns:
+    if patterns is None:
+        found = {name for name, engine in ENGINES.items() if engine.by_default}
+    for pattern in patterns or ():
         matching = {name for name in ENGINES if fnmatchcase(name, pattern)}
         if not matching:
             raise CommandError(f"got the engine {pattern!r}, expected some of {', '.join(ENGINES)}")
         found |= matching
+    if baseline is not None:
+        if baseline not in ENGINES:
+            raise CommandError(f"--baseline: got {baseline!r}, expected one of {', '.join(ENGINES)}")
+        found.add(baseline)
     return [name for name in ENGINES if name in found]
 
 

@@ -15,6 +15,7 @@ from gymbridge.benchmarking.rounds import Close, Run
 __all__ = [
     "NUM_ACTIONS",
     "dispatched",
+    "envpool_actions",
     "gym_envs_in_turn",
     "numpy_engine",
     "sb3_engine",
@@ -70,6 +71,13 @@ def sb3_engine(envs: Any) -> tuple[Run, Close]:
     envs.reset()
     actions = [np.array([envs.action_space.sample() for _ in range(envs.num_envs)]) for _ in range(NUM_ACTIONS)]
     return numpy_engine(envs, actions)
+
+
+def envpool_actions(envs: Any, num_envs: int) -> list[Any]:
+    """Actions of so many envs, as EnvPool's own API takes them."""
+    *_, array = envs.spec.action_array_spec.values()
+    space = envs.spec.action_space
+    return [np.array([space.sample() for _ in range(num_envs)], array.dtype) for _ in range(NUM_ACTIONS)]
 
 
 def tensordict_engine(env: Any) -> tuple[Run, Close]:

@@ -10,11 +10,10 @@ from pkgutil import resolve_name
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
 from gymbridge.benchmarking.drivers import (
-    NUM_ACTIONS,
     dispatched,
+    envpool_actions,
     gym_envs_in_turn,
     numpy_engine,
     sb3_engine,
@@ -167,10 +166,7 @@ def _envpool(env: NamedEnv, num_envs: int) -> tuple[Run, Close]:
         raise LookupError(f"EnvPool has no {env.name}")
     envs = envpool.make(env.create_env_fn, env_type="gymnasium", num_envs=num_envs, seed=0)
     envs.reset()
-    *_, array = envs.spec.action_array_spec.values()
-    space = envs.spec.action_space
-    actions = [np.array([space.sample() for _ in range(num_envs)], array.dtype) for _ in range(NUM_ACTIONS)]
-    return numpy_engine(envs, actions)
+    return numpy_engine(envs, envpool_actions(envs, num_envs))
 
 
 def _closing(engine: Any, driven: Callable[[], tuple[Run, Close]]) -> tuple[Run, Close]:

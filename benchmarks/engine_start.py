@@ -20,23 +20,22 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 os.environ.setdefault("RL_WARNINGS", "0")
 
 import gymnasium as gym
 from program_options import add_names, program_parser
-from report import begin, figures_of, measured_how, report, table, tell_progress, with_references
+from report import Candidate, begin, figures_of, measured_how, report, table, tell_progress, with_references
 
 from gymbridge.benchmarking.rounds import Cell
 from gymbridge.cli.option_values import positive_int
 
-Load = Callable[[], Callable[[str, int], Any]]
-"""Imports a library and gives what starts an engine, from an id and a number of workers; it is reset then."""
+Start = Callable[[str, int], Any]
+"""Starts an engine, from an id and a number of workers, and resets it."""
 
 
-def _gymnasium(context: str) -> Callable[[str, int], Any]:
+def _gymnasium(context: str) -> Start:
     def start(env: str, num_workers: int) -> Any:
         envs = gym.vector.AsyncVectorEnv([functools.partial(gym.make, env)] * num_workers, context=context)
         envs.reset(seed=0)
@@ -45,7 +44,7 @@ def _gymnasium(context: str) -> Callable[[str, int], Any]:
     return start
 
 
-def _gymbridge_async() -> Callable[[str, int], Any]:
+def _gymbridge_async() -> Start:
     from gymbridge.vector import AsyncVectorEnv
 
     def start(env: str, num_workers: int) -> Any:
@@ -56,7 +55,7 @@ def _gymbridge_async() -> Callable[[str, int], Any]:
     return start
 
 
-def _gymbridge_parallel() -> Callable[[str, int], Any]:
+def _gymbridge_parallel() -> Start:
     from gymbridge import ParallelEnv
 
     def start(env: str, num_workers: int) -> Any:
@@ -73,7 +72,7 @@ def _torchrl_env(env: str) -> Any:
     return GymWrapper(gym.make(env), categorical_action_encoding=True)
 
 
-def _torchrl_parallel() -> Callable[[str, int], Any]:
+def _torchrl_parallel() -> Start:
     from torchrl.envs import ParallelEnv
 
     def start(env: str, num_workers: int) -> Any:
@@ -86,28 +85,20 @@ def _torchrl_parallel() -> Callable[[str, int], Any]:
 
 REFERENCE = "gymbridge-async"
 
-
-@dataclass(frozen=True)
-class Candidate:
-    """An engine: its name in the table, and what gives what starts it."""
-
-    title: str
-    load: Load
-    against: str = REFERENCE
-
-
 CANDIDATES = {
-    REFERENCE: Candidate("**gymbridge `AsyncVectorEnv`**", _gymbridge_async),
-    "gymbridge-parallel": Candidate("**gymbridge `ParallelEnv`**", _gymbridge_parallel),
-    "gymnasium-spawn": Candidate('gymnasium `AsyncVectorEnv`, `context="spawn"`', lambda: _gymnasium("spawn")),
-    "gymnasium-fork": Candidate('gymnasium `AsyncVectorEnv`, `context="fork"`', lambda: _gymnasium("fork")),
-    "torchrl-parallel": Candidate("TorchRL `ParallelEnv`", _torchrl_parallel),
+    REFERENCE: Candidate("**gymbridge `AsyncVectorEnv`**", _gymbridge_async, REFERENCE),
+    "gymbridge-parallel": Candidate("**gymbridge `ParallelEnv`**", _gymbridge_parallel, REFERENCE),
+    "gymnasium-spawn": Candidate(
+        'gymnasium `AsyncVectorEnv`, `context="spawn"`', lambda: _gymnasium("spawn"), REFERENCE
+    ),
+    "gymnasium-fork": Candidate('gymnasium `AsyncVectorEnv`, `context="fork"`', lambda: _gymnasium("fork"), REFERENCE),
+    "torchrl-parallel": Candidate("TorchRL `ParallelEnv`", _torchrl_parallel, REFERENCE),
 }
 
 
 def measure_here(name: str, options: argparse.Namespace) -> dict[str, float]:
     """Milliseconds: ``"cold"`` and ``"warm"``."""
-    start_engine = CANDIDATES[name].load()
+    start_engine = CANDIDATES[name].build()
     times = []
     for _ in range(1 + options.rounds):
         begin = time.perf_counter()

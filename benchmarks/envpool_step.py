@@ -15,17 +15,15 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import envpool
-import numpy as np
 import torch
 from program_options import add_names, program_parser
 from report import Candidate, Columns, begin, figures_of, measured_how, report, table, time_cases, with_references
 
-from gymbridge.benchmarking.drivers import NUM_ACTIONS, without_gradients
+from gymbridge.benchmarking.drivers import NUM_ACTIONS, envpool_actions, without_gradients
 from gymbridge.benchmarking.rounds import Cell, Close, Run
-from gymbridge.cli.option_values import positive_ints, words
+from gymbridge.cli.option_values import natural_int, positive_ints, words
 from gymbridge.interop.envpool import MultiThreadedEnv, MultiThreadedEnvWrapper
 from gymbridge.vector import TensorDictVectorEnv
 
@@ -48,24 +46,17 @@ def thinking(step: Step, think_us: float, close: Close) -> tuple[Run, Close]:
     return run, close
 
 
-def own_actions(env: Any, num_envs: int) -> list[np.ndarray]:
-    """As EnvPool has them."""
-    *_, array = env.spec.action_array_spec.values()
-    space = env.spec.action_space
-    return [np.array([space.sample() for _ in range(num_envs)], array.dtype) for _ in range(NUM_ACTIONS)]
-
-
 def envpool_step(kind: str, num_envs: int, think_us: float) -> tuple[Run, Close]:
     env = envpool.make(kind, env_type="gymnasium", num_envs=num_envs, seed=0)
     env.reset()
-    actions = own_actions(env, num_envs)
+    actions = envpool_actions(env, num_envs)
     return thinking(lambda i: env.step(actions[i]), think_us, env.close)
 
 
 def envpool_async(kind: str, num_envs: int, think_us: float) -> tuple[Run, Close]:
     env = envpool.make(kind, env_type="gymnasium", num_envs=num_envs, batch_size=num_envs // 2, seed=0)
     env.async_reset()
-    actions = own_actions(env, num_envs // 2)
+    actions = envpool_actions(env, num_envs // 2)
 
     def step(i: int) -> None:
         *_, info = env.recv()
@@ -127,10 +118,7 @@ CANDIDATES = {
 
 def microseconds(text: str) -> list[int]:
     """Numbers of 0 or more with commas between them."""
-    numbers = [int(word) for word in words(text)]
-    if min(numbers) < 0:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected microseconds, 0 or more")
-    return numbers
+    return [natural_int(word) for word in words(text)]
 
 
 def without_thinking(columns: Columns, cases: dict[str, tuple[str, int, int]]) -> Columns:

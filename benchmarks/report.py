@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gymbridge.benchmarking import rounds as timing
-from gymbridge.benchmarking.machine import PEERS, circumstances
-from gymbridge.benchmarking.rounds import Cell, Close, Run
+from gymbridge.benchmarking.machine import PACKAGES, circumstances
+from gymbridge.benchmarking.rounds import Cell
 
 __all__ = [
     "Candidate",
@@ -56,10 +56,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is built and timed: its name in the table, and the candidate that it is compared with."""
+    """What is built and timed: its name in the table, and the candidate that it is compared with.
+
+    What ``build`` is given and gives is the benchmark's own; :func:`time_cases` has it give how to step and to close.
+    """
 
     title: str
-    build: Callable[..., tuple[Run, Close]]
+    build: Callable[..., Any]
     against: str
     by_default: bool = True
 
@@ -73,7 +76,7 @@ def with_references(candidates: Mapping[str, Any], peers: Iterable[str]) -> list
 # --- measuring ---
 
 
-def begin(packages: Iterable[str] = PEERS, **how: Any) -> dict[str, Any]:
+def begin(packages: Iterable[str] = PACKAGES, **how: Any) -> dict[str, Any]:
     """Says on what it will be measured, and silences the warnings of envs, which are many here.
 
     Args:

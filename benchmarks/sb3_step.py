@@ -15,28 +15,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from program_options import add_names, program_parser
 from report import Candidate, begin, figures_of, measured_how, report, table, time_cases, with_references
 from vector_step import cases, make
 
-from gymbridge.benchmarking.drivers import NUM_ACTIONS
+from gymbridge.benchmarking.drivers import sb3_engine
 from gymbridge.benchmarking.rounds import Close, Run
 from gymbridge.cli.option_values import positive_ints, words
 from gymbridge.interop.sb3 import VecEnv
 
 
 def vec_env(load: Callable[[], Callable[[Any], Any]], kind: str, num_envs: int) -> tuple[Run, Close]:
-    env = load()([functools.partial(make, kind)] * num_envs)
-    env.seed(0)
-    env.reset()
-    actions = [np.array([env.action_space.sample() for _ in range(num_envs)]) for _ in range(NUM_ACTIONS)]
-
-    def run(steps: int) -> None:
-        for i in range(steps):
-            env.step(actions[i % NUM_ACTIONS])
-
-    return run, env.close
+    return sb3_engine(load()([functools.partial(make, kind)] * num_envs))
 
 
 def subproc() -> Any:

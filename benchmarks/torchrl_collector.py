@@ -16,14 +16,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 os.environ.setdefault("RL_WARNINGS", "0")
 
 import torch
 from program_options import add_names, program_parser
-from report import begin, figures_of, measured_how, report, table, tell_progress, with_references
+from report import Candidate, begin, figures_of, measured_how, report, table, tell_progress, with_references
 from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl import envs
@@ -37,15 +36,6 @@ from gymbridge.interop.torchrl import to_torchrl
 
 STEPS = 50
 """Steps of a batch that a collector hands out."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A batch of environments, and the one that it is compared with."""
-
-    title: str
-    build: Callable[[str, int], Any]
-    against: str
 
 
 def torchrl_batch(kind: Any, env: str, num_envs: int) -> Any:

@@ -16,6 +16,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import Any
 
 os.environ.setdefault("RL_WARNINGS", "0")
@@ -28,8 +29,9 @@ from report import Candidate, begin, figures_of, measured_how, report, table, ti
 from gymbridge.benchmarking.drivers import (
     NUM_ACTIONS,
     gym_envs_in_turn,
-    numpy_engine,
+    sb3_engine,
     tensordict_engine,
+    vector_engine,
     without_gradients,
 )
 from gymbridge.benchmarking.rounds import Close, Run
@@ -86,31 +88,12 @@ def raw_loop(kind: str, num_envs: int) -> tuple[Run, Close]:
     return gym_envs_in_turn([make(kind) for _ in range(num_envs)])
 
 
-def vector_env(load: Callable[[], Any], kind: str, num_envs: int) -> tuple[Run, Close]:
-    envs = load()([functools.partial(make, kind)] * num_envs)
-    envs.reset(seed=0)
-    return numpy_engine(envs, [envs.action_space.sample() for _ in range(NUM_ACTIONS)])
+def vector_env(cls: str, kind: str, num_envs: int) -> tuple[Run, Close]:
+    return vector_engine(resolve_name(cls)([functools.partial(make, kind)] * num_envs))
 
 
-def gymbridge_sync() -> Any:
-    from gymbridge.vector import SyncVectorEnv
-
-    return SyncVectorEnv
-
-
-def gymbridge_async() -> Any:
-    from gymbridge.vector import AsyncVectorEnv
-
-    return AsyncVectorEnv
-
-
-def sb3(name: str, kind: str, num_envs: int) -> tuple[Run, Close]:
-    from stable_baselines3.common import vec_env
-
-    envs = getattr(vec_env, name)([functools.partial(make, kind)] * num_envs)
-    envs.reset()
-    actions = [np.array([envs.action_space.sample() for _ in range(num_envs)]) for _ in range(NUM_ACTIONS)]
-    return numpy_engine(envs, actions)
+def sb3(cls: str, kind: str, num_envs: int) -> tuple[Run, Close]:
+    return sb3_engine(resolve_name(cls)([functools.partial(make, kind)] * num_envs))
 
 
 def rollouts(env: Any) -> tuple[Run, Close]:
@@ -191,27 +174,33 @@ def single(drive: Callable[[Any], tuple[Run, Close]], make_env: Callable[[str], 
 VECTOR_CANDIDATES = {
     "raw": Candidate("the envs alone, in a loop", raw_loop, "gymbridge-sync"),
     "gymnasium-sync": Candidate(
-        "gymnasium `SyncVectorEnv`", functools.partial(vector_env, lambda: gym.vector.SyncVectorEnv), "gymbridge-sync"
+        "gymnasium `SyncVectorEnv`", functools.partial(vector_env, "gymnasium.vector:SyncVectorEnv"), "gymbridge-sync"
     ),
     "gymnasium-async": Candidate(
         "gymnasium `AsyncVectorEnv`",
-        functools.partial(vector_env, lambda: gym.vector.AsyncVectorEnv),
+        functools.partial(vector_env, "gymnasium.vector:AsyncVectorEnv"),
         "gymbridge-async",
         by_default=False,
     ),
-    "sb3-dummy": Candidate("Stable-Baselines3 `DummyVecEnv`", functools.partial(sb3, "DummyVecEnv"), "gymbridge-sync"),
+    "sb3-dummy": Candidate(
+        "Stable-Baselines3 `DummyVecEnv`",
+        functools.partial(sb3, "stable_baselines3.common.vec_env:DummyVecEnv"),
+        "gymbridge-sync",
+    ),
     "sb3-subproc": Candidate(
         "Stable-Baselines3 `SubprocVecEnv`",
-        functools.partial(sb3, "SubprocVecEnv"),
+        functools.partial(sb3, "stable_baselines3.common.vec_env:SubprocVecEnv"),
         "gymbridge-async",
         by_default=False,
     ),
     "gymbridge-sync": Candidate(
-        "**gymbridge `SyncVectorEnv`**", functools.partial(vector_env, gymbridge_sync), "gymbridge-sync"
+        "**gymbridge `SyncVectorEnv`**",
+        functools.partial(vector_env, "gymbridge.vector:SyncVectorEnv"),
+        "gymbridge-sync",
     ),
     "gymbridge-async": Candidate(
         "**gymbridge `AsyncVectorEnv`**",
-        functools.partial(vector_env, gymbridge_async),
+        functools.partial(vector_env, "gymbridge.vector:AsyncVectorEnv"),
         "gymbridge-async",
         by_default=False,
     ),

@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -23,7 +22,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from program_options import program_parser
-from report import begin, figures_of, measured_how, median_and_longest, report, table, tell_progress
+from report import Candidate, begin, figures_of, measured_how, median_and_longest, report, table, tell_progress
 from tensordict import TensorDict
 
 from gymbridge import AsyncEnvPool, ParallelEnv
@@ -83,19 +82,10 @@ def pool(**how: Any) -> tuple[Any, Callable[[], int], Callable[[], object]]:
     return env, lambda: env.pid()[1], step
 
 
-@dataclass(frozen=True)
-class Front:
-    """Its name in the table, and what makes a batch of it."""
-
-    title: str
-    make: Callable[..., tuple[Any, Callable[[], int], Callable[[], object]]]
-    against: str
-
-
 FRONTS = {
-    "vector": Front("`AsyncVectorEnv`", vector_env, "vector"),
-    "parallel": Front("`ParallelEnv`", parallel_env, "parallel"),
-    "pool": Front("`AsyncEnvPool`, processes", pool, "pool"),
+    "vector": Candidate("`AsyncVectorEnv`", vector_env, "vector"),
+    "parallel": Candidate("`ParallelEnv`", parallel_env, "parallel"),
+    "pool": Candidate("`AsyncEnvPool`, processes", pool, "pool"),
 }
 CASES: dict[str, dict[str, str]] = {"noticed": {}, "goes on": {"on_worker_failure": "restart"}}
 """Case -> options of the batches."""
@@ -131,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
     for case, how in CASES.items():
         tell_progress(case)
         columns[case] = {
-            name: Cell(tuple(1e3 * took for took in seconds_from_death(front.make, options.rounds, **how)))
+            name: Cell(tuple(1e3 * took for took in seconds_from_death(front.build, options.rounds, **how)))
             for name, front in FRONTS.items()
         }
     figures = figures_of(columns, FRONTS)

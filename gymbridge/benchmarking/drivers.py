@@ -8,9 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from gymbridge.benchmarking.rounds import Close, Run
 
-__all__ = ["NUM_ACTIONS", "dispatched", "gym_envs_in_turn", "numpy_engine", "tensordict_engine", "without_gradients"]
+__all__ = [
+    "NUM_ACTIONS",
+    "dispatched",
+    "envpool_actions",
+    "gym_envs_in_turn",
+    "numpy_engine",
+    "sb3_engine",
+    "tensordict_engine",
+    "vector_engine",
+    "without_gradients",
+]
 
 NUM_ACTIONS = 16
 """Batches of actions that are drawn beforehand."""
@@ -45,6 +57,27 @@ def numpy_engine(envs: Any, actions: Sequence[Any]) -> tuple[Run, Close]:
             envs.step(actions[i % NUM_ACTIONS])
 
     return run, envs.close
+
+
+def vector_engine(envs: Any) -> tuple[Run, Close]:
+    """A vector env of gymnasium's kind, whoever has made it."""
+    envs.reset(seed=0)
+    return numpy_engine(envs, [envs.action_space.sample() for _ in range(NUM_ACTIONS)])
+
+
+def sb3_engine(envs: Any) -> tuple[Run, Close]:
+    """A ``VecEnv`` of Stable-Baselines3's kind, whoever has made it."""
+    envs.seed(0)
+    envs.reset()
+    actions = [np.array([envs.action_space.sample() for _ in range(envs.num_envs)]) for _ in range(NUM_ACTIONS)]
+    return numpy_engine(envs, actions)
+
+
+def envpool_actions(envs: Any, num_envs: int) -> list[Any]:
+    """Actions of so many envs, as EnvPool's own API takes them."""
+    *_, array = envs.spec.action_array_spec.values()
+    space = envs.spec.action_space
+    return [np.array([space.sample() for _ in range(num_envs)], array.dtype) for _ in range(NUM_ACTIONS)]
 
 
 def tensordict_engine(env: Any) -> tuple[Run, Close]:

@@ -12,9 +12,10 @@ from pathlib import Path
 import gymbridge
 from gymbridge.engine.parallel import usable_cores
 
-__all__ = ["PEERS", "circumstances", "cpu_limit", "cpus", "installed", "kernel", "processor"]
+__all__ = ["PACKAGES", "circumstances", "cpu_limit", "cpus", "installed", "kernel", "processor"]
 
-PEERS = ("gymnasium", "numpy", "torch", "tensordict", "torchrl", "stable-baselines3")
+PACKAGES = ("gymnasium", "numpy", "torch", "tensordict", "torchrl", "stable-baselines3")
+"""Those whose versions matter to most figures."""
 
 
 def installed(package: str) -> str:
@@ -93,7 +94,7 @@ def cpus() -> int:
     return cores if limit is None else max(1, min(cores, math.ceil(limit)))
 
 
-def circumstances(packages: Iterable[str] = PEERS) -> dict[str, str]:
+def circumstances(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     """The date, the machine, and the versions of Python, gymbridge and these packages."""
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),

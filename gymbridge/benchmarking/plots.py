@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["picture_formats", "plot_costs"]
@@ -52,45 +53,56 @@ def plot_costs(
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
-    from matplotlib import colormaps
     from matplotlib.figure import Figure  # not pyplot, which looks for a display
 
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.subplots()
     axes.set_title(title, parse_math=False)  # which has a name of a user's
     if len(num_envs) == 1:
-        with_cost = [(name, cost) for name, (cost,) in costs.items() if cost is not None]
-        for name, cost in with_cost:
+        _draw_points(axes, num_envs[0], {name: cost for name, (cost,) in costs.items()}, emphasised)
+    else:
+        _draw_lines(axes, num_envs, costs, emphasised)
+    file.write_bytes(_drawn(figure, file.suffix.removeprefix(".").lower()))
+
+
+def _draw_points(axes: Axes, num_envs: int, costs: Mapping[str, float | None], emphasised: str) -> None:
+    for name, cost in costs.items():
+        if cost is not None:
             axes.plot([cost], [name], marker="o", color="C0" if name.startswith(emphasised) else "0.5")
             label = f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}"
             axes.annotate(label, (cost, name), xytext=(8, 0), textcoords="offset points", va="center")
-        axes.invert_yaxis()
-        axes.set_xscale("log")
-        axes.margins(x=0.15)
-        axes.grid(visible=True, axis="y", alpha=0.25)
-        axes.set_xlabel(f"microseconds for a step of {num_envs[0]} envs")
-    else:
-        looks = cycle((colour, mark) for mark, colour in zip(cycle(_MARKERS), colormaps["tab10"](range(10))))
-        for (name, own), (colour, mark) in zip(costs.items(), looks, strict=False):
-            points = [(n, cost) for n, cost in zip(num_envs, own, strict=True) if cost is not None]
-            if points:
-                is_ours = name.startswith(emphasised)
-                axes.plot(
-                    *zip(*points, strict=True),
-                    color=colour,
-                    marker=mark,
-                    linewidth=2.2 if is_ours else 1.2,
-                    linestyle="-" if is_ours else "--",
-                    label=name,
-                )
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks(num_envs, [str(n) for n in num_envs])
-        axes.set_xlabel("environments")
-        axes.set_ylabel("microseconds for a step of all of them")
-        axes.grid(visible=True, which="both", alpha=0.25)
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
-    file.write_bytes(_drawn(figure, file.suffix.removeprefix(".").lower()))
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.margins(x=0.15)
+    axes.grid(visible=True, axis="y", alpha=0.25)
+    axes.set_xlabel(f"microseconds for a step of {num_envs} envs")
+
+
+def _draw_lines(
+    axes: Axes, num_envs: Sequence[int], costs: Mapping[str, Sequence[float | None]], emphasised: str
+) -> None:
+    from matplotlib import colormaps
+
+    looks = cycle((colour, mark) for mark, colour in zip(cycle(_MARKERS), colormaps["tab10"](range(10))))
+    for (name, own), (colour, mark) in zip(costs.items(), looks, strict=False):
+        points = [(n, cost) for n, cost in zip(num_envs, own, strict=True) if cost is not None]
+        if points:
+            is_ours = name.startswith(emphasised)
+            axes.plot(
+                *zip(*points, strict=True),
+                color=colour,
+                marker=mark,
+                linewidth=2.2 if is_ours else 1.2,
+                linestyle="-" if is_ours else "--",
+                label=name,
+            )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(num_envs, [str(n) for n in num_envs])
+    axes.set_xlabel("environments")
+    axes.set_ylabel("microseconds for a step of all of them")
+    axes.grid(visible=True, which="both", alpha=0.25)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
 
 
 def _drawn(figure: Figure, picture_format: str) -> bytes:

@@ -37,13 +37,13 @@ __all__ = ["FAILED", "INTERRUPTED", "CommandError", "main", "own_console"]
 COMMANDS = ("bench", "tune", "check", "demo", "info")
 """Modules of this package, in the order of the help."""
 
+_WITHOUT_RICH = ("info",)
+"""Those of them that do without the extra: what is missing is what they tell."""
+
 FAILED = 2
 """Exit status: what was asked for cannot be done."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
-
-_WITHOUT_RICH = ("info",)
-"""Those of them that do without the extra: what is missing is what they tell."""
 
 _PIPED_WIDTH = 200
 """Columns of what goes to no terminal."""

@@ -13,15 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gymbridge.benchmarking.machine import PEERS, circumstances
+from gymbridge.benchmarking.machine import PACKAGES, circumstances
 from gymbridge.benchmarking.rounds import Cell, closed, in_short, measure
 from gymbridge.cli import CommandError, own_console
 from gymbridge.cli.bench_engines import ALONE, ENGINES, EnvTraits
 from gymbridge.cli.child_interrupts import children_without_interrupts
-from gymbridge.cli.env_argument import NamedEnv, add_env_argument, env_called, has_coroutines, kind_of
+from gymbridge.cli.env_argument import NamedEnv, add_env_argument, env_called, kind_of
 from gymbridge.cli.option_values import positive_int, positive_ints, positive_seconds, words
 from gymbridge.cli.output import stdout_for_findings_only
 from gymbridge.cli.progress import WorkProgress, work_progress
+from gymbridge.engine.env_calls import is_coroutine_env
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,15 +62,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Times them, and shows the figures."""
     with stdout_for_findings_only(arguments.json == "-"):
         env, columns, left_out = _measured(arguments)
-    about = {"env": env.name, **circumstances((*PEERS, "envpool")), "rounds": str(arguments.rounds)}
-    figures = _as_json(columns, arguments.baseline)
+    about = {"env": env.name, **circumstances((*PACKAGES, "envpool")), "rounds": str(arguments.rounds)}
+    text = json.dumps({"about": about, "figures": _as_json(columns, arguments.baseline)}, indent=1) + "\n"
     if arguments.json == "-":
-        print(json.dumps({"about": about, "figures": figures}, indent=1))
+        print(text, end="")
     else:
         _show(console, env, columns, arguments.baseline, about)
     _tell_what_is_not_timed(columns, left_out)
     if arguments.json not in (None, "-"):
-        text = json.dumps({"about": about, "figures": figures}, indent=1) + "\n"
         _write(Path(arguments.json), "--json", lambda file: file.write_text(text))
     if arguments.plot is not None:
         _write(arguments.plot, "--plot", lambda file: _draw(file, env, columns, about))
@@ -81,15 +81,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _measured(arguments: argparse.Namespace) -> tuple[NamedEnv, Columns, dict[str, str]]:
     """The env, its figures, and which engines were not asked, with the reason."""
     env = env_called(arguments.env)
-    wanted = _engines_called(arguments.engines)
-    baseline = arguments.baseline
-    if baseline is not None:
-        if baseline not in ENGINES:
-            raise CommandError(f"--baseline: got {baseline!r}, expected one of {', '.join(ENGINES)}")
-        wanted = [name for name in ENGINES if name in {*wanted, baseline}]
-    for file in (arguments.plot, None if arguments.json in (None, "-") else Path(arguments.json)):
-        if file is not None:
-            _require_writable(file)
+    wanted, baseline = _engines_called(arguments.engines, arguments.baseline), arguments.baseline
+    if arguments.plot is not None:
+        _require_writable(arguments.plot)
+    if arguments.json not in (None, "-"):
+        _require_writable(Path(arguments.json))
     if arguments.plot is not None:
         _require_picture(arguments.plot)
     traits = _traits(env)
@@ -110,26 +106,29 @@ def _measured(arguments: argparse.Namespace) -> tuple[NamedEnv, Columns, dict[st
 # ---------------------------------------------------------------- what is timed
 
 
-def _engines_called(patterns: Sequence[str] | None) -> list[str]:
-    """The engines that are named, or those that are timed unless told, in the table's order."""
-    if patterns is None:
-        return [name for name, engine in ENGINES.items() if engine.by_default]
+def _engines_called(patterns: Sequence[str] | None, baseline: str | None) -> list[str]:
+    """The engines that are named, or those that are timed unless told, and the baseline, in the table's order."""
     found: set[str] = set()
-    for pattern in patterns:
+    if patterns is None:
+        found = {name for name, engine in ENGINES.items() if engine.by_default}
+    for pattern in patterns or ():
         matching = {name for name in ENGINES if fnmatchcase(name, pattern)}
         if not matching:
             raise CommandError(f"got the engine {pattern!r}, expected some of {', '.join(ENGINES)}")
         found |= matching
+    if baseline is not None:
+        if baseline not in ENGINES:
+            raise CommandError(f"--baseline: got {baseline!r}, expected one of {', '.join(ENGINES)}")
+        found.add(baseline)
     return [name for name in ENGINES if name in found]
 
 
 def _traits(env: NamedEnv) -> EnvTraits:
     made = env.made()
-    try:
-        return EnvTraits(kind_of(made, env.name), has_coroutines(made))
-    finally:
-        if not has_coroutines(made):  # whose close may be one too
-            closed(made.close)
+    traits = EnvTraits(kind_of(made, env.name), is_coroutine_env(made))
+    if not traits.awaited:  # its close may be a coroutine too
+        closed(made.close)
+    return traits
 
 
 def _choice(wanted: Sequence[str], traits: EnvTraits, *, named: bool) -> tuple[list[str], dict[str, str]]:

@@ -6,17 +6,19 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pkgutil import resolve_name
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
 from gymbridge.benchmarking.drivers import (
-    NUM_ACTIONS,
     dispatched,
+    envpool_actions,
     gym_envs_in_turn,
     numpy_engine,
+    sb3_engine,
     tensordict_engine,
+    vector_engine,
     without_gradients,
 )
 from gymbridge.benchmarking.rounds import Close, Run
@@ -102,24 +104,9 @@ def _alone(env: NamedEnv, num_envs: int) -> tuple[Run, Close]:
     return run, close
 
 
-def _vector_env(load: Callable[[], Any], env: NamedEnv, num_envs: int) -> tuple[Run, Close]:
-    envs = load()([env.maker] * num_envs)
-    return _closing(envs, lambda: _numpy_driven(envs))
-
-
-def _numpy_driven(envs: Any) -> tuple[Run, Close]:
-    envs.reset(seed=0)
-    return numpy_engine(envs, [envs.action_space.sample() for _ in range(NUM_ACTIONS)])
-
-
-def _of_gymnasium(name: str) -> Any:
-    return getattr(gym.vector, name)
-
-
-def _of_gymbridge_vector(name: str) -> Any:
-    from gymbridge import vector
-
-    return getattr(vector, name)
+def _vector_env(cls: str, env: NamedEnv, num_envs: int) -> tuple[Run, Close]:
+    envs = resolve_name(cls)([env.maker] * num_envs)
+    return _closing(envs, lambda: vector_engine(envs))
 
 
 def _batch(name: str, env: NamedEnv, num_envs: int) -> tuple[Run, Close]:
@@ -136,7 +123,7 @@ def _tensordict_vector(name: str, env: NamedEnv, num_envs: int) -> tuple[Run, Cl
     batch = getattr(gymbridge, name)(num_envs, env.create_env_fn)
 
     def driven() -> tuple[Run, Close]:
-        run, _ = _numpy_driven(TensorDictVectorEnv(batch))
+        run, _ = vector_engine(TensorDictVectorEnv(batch))
         return without_gradients(run), batch.close
 
     return _closing(batch, driven)
@@ -154,28 +141,9 @@ def _pool(backend: str, env: NamedEnv, num_envs: int) -> tuple[Run, Close]:
     return _closing(pool, driven)
 
 
-def _sb3(load: Callable[[], Any], env: NamedEnv, num_envs: int) -> tuple[Run, Close]:
-    envs = load()([env.maker] * num_envs)
-
-    def driven() -> tuple[Run, Close]:
-        envs.seed(0)
-        envs.reset()
-        actions = [np.array([envs.action_space.sample() for _ in range(num_envs)]) for _ in range(NUM_ACTIONS)]
-        return numpy_engine(envs, actions)
-
-    return _closing(envs, driven)
-
-
-def _of_sb3(name: str) -> Any:
-    from stable_baselines3.common import vec_env
-
-    return getattr(vec_env, name)
-
-
-def _gymbridge_for_sb3() -> Any:
-    from gymbridge.interop.sb3 import VecEnv
-
-    return VecEnv
+def _sb3(cls: str, env: NamedEnv, num_envs: int) -> tuple[Run, Close]:
+    envs = resolve_name(cls)([env.maker] * num_envs)
+    return _closing(envs, lambda: sb3_engine(envs))
 
 
 def _torchrl(name: str, env: NamedEnv, num_envs: int) -> tuple[Run, Close]:
@@ -198,10 +166,7 @@ def _envpool(env: NamedEnv, num_envs: int) -> tuple[Run, Close]:
         raise LookupError(f"EnvPool has no {env.name}")
     envs = envpool.make(env.create_env_fn, env_type="gymnasium", num_envs=num_envs, seed=0)
     envs.reset()
-    *_, array = envs.spec.action_array_spec.values()
-    space = envs.spec.action_space
-    actions = [np.array([space.sample() for _ in range(num_envs)], array.dtype) for _ in range(NUM_ACTIONS)]
-    return numpy_engine(envs, actions)
+    return numpy_engine(envs, envpool_actions(envs, num_envs))
 
 
 def _closing(engine: Any, driven: Callable[[], tuple[Run, Close]]) -> tuple[Run, Close]:
@@ -218,18 +183,14 @@ _SB3 = ("stable-baselines3", "stable_baselines3")
 _TORCHRL = ("torchrl", "torchrl")
 
 
-def _gymnasium_vector_env(name: str) -> Callable[[NamedEnv, int], tuple[Run, Close]]:
-    return functools.partial(_vector_env, functools.partial(_of_gymnasium, name))
-
-
-def _gymbridge_vector_env(name: str) -> Callable[[NamedEnv, int], tuple[Run, Close]]:
-    return functools.partial(_vector_env, functools.partial(_of_gymbridge_vector, name))
-
-
 ENGINES = {
     ALONE: BenchEngine("the envs alone, in a loop", "", _alone, takes=_BOTH),
-    "gymbridge-sync": BenchEngine("gymbridge SyncVectorEnv", "numpy", _gymbridge_vector_env("SyncVectorEnv")),
-    "gymbridge-async": BenchEngine("gymbridge AsyncVectorEnv", "numpy", _gymbridge_vector_env("AsyncVectorEnv")),
+    "gymbridge-sync": BenchEngine(
+        "gymbridge SyncVectorEnv", "numpy", functools.partial(_vector_env, "gymbridge.vector:SyncVectorEnv")
+    ),
+    "gymbridge-async": BenchEngine(
+        "gymbridge AsyncVectorEnv", "numpy", functools.partial(_vector_env, "gymbridge.vector:AsyncVectorEnv")
+    ),
     "gymbridge-serial": BenchEngine(
         "gymbridge SerialEnv", "TensorDict", functools.partial(_batch, "SerialEnv"), takes=_BOTH
     ),
@@ -270,20 +231,24 @@ ENGINES = {
         by_default=False,
     ),
     "gymbridge-sb3": BenchEngine(
-        "gymbridge interop.sb3.VecEnv", "numpy", functools.partial(_sb3, _gymbridge_for_sb3), needs=_SB3
+        "gymbridge interop.sb3.VecEnv", "numpy", functools.partial(_sb3, "gymbridge.interop.sb3:VecEnv"), needs=_SB3
     ),
-    "gymnasium-sync": BenchEngine("gymnasium SyncVectorEnv", "numpy", _gymnasium_vector_env("SyncVectorEnv")),
-    "gymnasium-async": BenchEngine("gymnasium AsyncVectorEnv", "numpy", _gymnasium_vector_env("AsyncVectorEnv")),
+    "gymnasium-sync": BenchEngine(
+        "gymnasium SyncVectorEnv", "numpy", functools.partial(_vector_env, "gymnasium.vector:SyncVectorEnv")
+    ),
+    "gymnasium-async": BenchEngine(
+        "gymnasium AsyncVectorEnv", "numpy", functools.partial(_vector_env, "gymnasium.vector:AsyncVectorEnv")
+    ),
     "sb3-dummy": BenchEngine(
         "Stable-Baselines3 DummyVecEnv",
         "numpy",
-        functools.partial(_sb3, functools.partial(_of_sb3, "DummyVecEnv")),
+        functools.partial(_sb3, "stable_baselines3.common.vec_env:DummyVecEnv"),
         needs=_SB3,
     ),
     "sb3-subproc": BenchEngine(
         "Stable-Baselines3 SubprocVecEnv",
         "numpy",
-        functools.partial(_sb3, functools.partial(_of_sb3, "SubprocVecEnv")),
+        functools.partial(_sb3, "stable_baselines3.common.vec_env:SubprocVecEnv"),
         needs=_SB3,
         most_envs=_MOST_PROCESSES_WITH_TORCH,
     ),

@@ -87,10 +87,18 @@ def _screen(console: Console, heading: str, last: Callable[[], RenderableType]) 
 
 
 class _Engine:
-    """An engine that balances poles, and how fast that went."""
+    """An engine that balances poles, and how fast that went.
 
-    def __init__(self, name: str, step: Callable[[], object], close: Callable[[], object]):
+    Args:
+        name: as it is shown.
+        latest: what it gave last: observations, or a TensorDict with them.
+        step: makes a step from that, and gives what comes next.
+        close: ends it.
+    """
+
+    def __init__(self, name: str, latest: Any, step: Callable[[Any], Any], close: Callable[[], object]):
         self.name = name
+        self.latest = latest
         self.close = close
         self._step = step
         self.env_steps = 0
@@ -100,7 +108,7 @@ class _Engine:
         """Steps for a moment, once at least."""
         begun = time.perf_counter()
         while True:
-            self._step()
+            self.latest = self._step(self.latest)
             self.env_steps += _NUM_CARTS
             elapsed = time.perf_counter() - begun
             if elapsed >= _BURST_SECONDS:
@@ -121,40 +129,34 @@ def _pushes(observations: Any) -> Any:
     return (observations @ _BALANCE > 0).astype(np.int64)
 
 
-def _vector_engine(name: str, envs: Any, shown: list[Any]) -> _Engine:
-    latest = [envs.reset(seed=0)[0]]
-
-    def step() -> None:
-        latest[0] = envs.step(_pushes(latest[0]))[0]
-        shown[0] = latest[0]
-
-    return _Engine(name, step, envs.close)
+def _vector_engine(name: str, envs: Any) -> _Engine:
+    observations, _ = envs.reset(seed=0)
+    return _Engine(name, observations, lambda latest: envs.step(_pushes(latest))[0], envs.close)
 
 
 def _tensordict_engine(name: str, env: Any) -> _Engine:
     import torch
 
     weights = torch.as_tensor(_BALANCE, dtype=torch.float32)
-    latest = [env.reset()]
 
     @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
-    def step() -> None:
-        td = latest[0]
+    def step(td: Any) -> Any:
         td["action"] = (td["observation"] @ weights > 0).long()
-        _, latest[0] = env.step_and_maybe_reset(td)
+        _, td = env.step_and_maybe_reset(td)
+        return td
 
-    return _Engine(name, step, env.close)
+    return _Engine(name, env.reset(), step, env.close)
 
 
-def _started_engines(shown: list[Any]) -> Iterator[_Engine]:
+def _started_engines() -> Iterator[_Engine]:
     from gymbridge import ParallelEnv, SerialEnv, vector
 
     makers = [_make_cart] * _NUM_CARTS
-    yield _vector_engine("gymbridge SyncVectorEnv", vector.SyncVectorEnv(makers), shown)
-    yield _vector_engine("gymnasium SyncVectorEnv", gym.vector.SyncVectorEnv(makers), [None])
+    yield _vector_engine("gymbridge SyncVectorEnv", vector.SyncVectorEnv(makers))
+    yield _vector_engine("gymnasium SyncVectorEnv", gym.vector.SyncVectorEnv(makers))
     yield _tensordict_engine("gymbridge SerialEnv", SerialEnv(_NUM_CARTS, _make_cart))
     if sys.platform != "win32":
-        yield _vector_engine("gymbridge AsyncVectorEnv", vector.AsyncVectorEnv(makers), [None])
+        yield _vector_engine("gymbridge AsyncVectorEnv", vector.AsyncVectorEnv(makers))
         yield _tensordict_engine("gymbridge ParallelEnv", ParallelEnv(_NUM_CARTS, _make_cart))
 
 
@@ -162,16 +164,15 @@ def _engines(console: Console, seconds: float) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    shown: list[Any] = [np.zeros((_NUM_CARTS, 4))]
     engines: list[_Engine] = []
 
     def draw() -> RenderableType:
         rates = _bars([(engine.name, engine.rate, f"{engine.rate:,.0f} steps a second") for engine in engines])
-        return Group(Text(carts(shown[0])), rates)
+        return Group(Text(carts(engines[0].latest)), rates)
 
     with _screen(console, f"{_NUM_CARTS} CartPoles in one call, in every engine", draw) as screen:
         try:
-            engines.extend(_started_engines(shown))
+            engines.extend(_started_engines())
             end = time.perf_counter() + seconds
             while True:
                 for engine in engines:
@@ -212,7 +213,7 @@ def _bars(rows: list[tuple[str, float, str]]) -> Table:
     longest = max((value for _, value, _ in rows), default=0.0) or 1.0
     for name, value, told in rows:
         bar = "█" * round(_BAR_COLUMNS * value / longest)
-        style = "cyan" if name.startswith("gymbridge") or not name.startswith("gym") else "dim"
+        style = "dim" if name.startswith("gymnasium") else "cyan"
         table.add_row(Text(name), Text(f"{bar:{_BAR_COLUMNS}}", style), Text(told))
     return table
 
@@ -237,21 +238,23 @@ def _killed_worker(console: Console, seconds: float) -> None:
     from gymbridge.vector import AsyncVectorEnv
 
     num_envs, num_workers = 16, 4
-    state: dict[str, Any] = {"steps": 0, "observations": np.zeros((num_envs, 4)), "events": []}
+    num_steps = 0
+    events: list[str] = []
 
     def draw() -> RenderableType:
-        counted = f"{state['steps']:,} steps of {num_envs} envs in {num_workers} worker processes"
-        return Text("\n".join([carts(state["observations"]), counted, *state["events"]]))
+        counted = f"{num_steps:,} steps of {num_envs} envs in {num_workers} worker processes"
+        return Text("\n".join([carts(observations), counted, *events]))
 
     heading = 'A worker is killed, and the run goes on: AsyncVectorEnv(..., on_worker_failure="restart")'
     with _screen(console, heading, draw) as screen:
         envs = AsyncVectorEnv([_make_cart_with_pid] * num_envs, num_workers=num_workers, on_worker_failure="restart")
         with closing(envs):
-            state["observations"], _ = envs.reset(seed=0)
+            observations, _ = envs.reset(seed=0)
 
             def step() -> dict[str, Any]:
-                state["observations"], _, _, _, infos = envs.step(_pushes(state["observations"]))
-                state["steps"] += 1
+                nonlocal observations, num_steps
+                observations, _, _, _, infos = envs.step(_pushes(observations))
+                num_steps += 1
                 screen.frame(draw)
                 return infos
 
@@ -260,7 +263,7 @@ def _killed_worker(console: Console, seconds: float) -> None:
                 step()
                 while time.perf_counter() < begun + seconds * part / 3:
                     step()
-                state["events"].append(_kill_one(envs, part, step))
+                events.append(_kill_one(envs, part, step))
             while time.perf_counter() < begun + seconds:
                 step()
 
@@ -314,10 +317,10 @@ def _pool(console: Console, seconds: float) -> None:
 
     means_ms = [2, 4, 6, 8, 12, 16, 24, 32]
     counts = [0] * len(means_ms)
-    begun = [time.perf_counter()]
+    begun = time.perf_counter()
 
     def draw() -> RenderableType:
-        elapsed = time.perf_counter() - begun[0]
+        elapsed = time.perf_counter() - begun
         rows = [
             (f"env {i}, {ms} ms a step", float(count), f"{count:,} steps")
             for i, (ms, count) in enumerate(zip(means_ms, counts, strict=True))
@@ -332,8 +335,8 @@ def _pool(console: Console, seconds: float) -> None:
         with closing(pool):
             pool.async_reset_send()
             td = pool.async_reset_recv(min_get=len(means_ms))
-            begun[0] = time.perf_counter()
-            while time.perf_counter() < begun[0] + seconds or not any(counts):
+            begun = time.perf_counter()
+            while time.perf_counter() < begun + seconds or not any(counts):
                 td.update(pool.full_action_spec.rand()[: len(td)])
                 pool.async_step_and_maybe_reset_send(td)
                 _, td = pool.async_step_and_maybe_reset_recv()

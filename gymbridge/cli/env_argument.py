@@ -21,8 +21,7 @@ from gymnasium.error import Error as GymnasiumError
 
 from gymbridge.benchmarking.rounds import in_short
 from gymbridge.cli import CommandError
-from gymbridge.engine.any_env import EnvBase
-from gymbridge.engine.env_calls import is_coroutine_env
+from gymbridge.engine.any_env import EnvBase, is_torchrl_env
 
 __all__ = ["EnvKind", "NamedEnv", "add_env_argument", "env_called", "kind_of"]
 
@@ -127,17 +126,12 @@ def kind_of(env: Any, name: str) -> EnvKind:
     hint = ""
     if isinstance(env, gym.vector.VectorEnv):
         hint = "; it is a batch already"
-    elif any(cls.__module__.partition(".")[0] == "torchrl" for cls in type(env).__mro__):
+    elif is_torchrl_env(env):
         hint = "; gymbridge.interop.torchrl.from_torchrl(maker) makes one of TorchRL's"
     raise CommandError(
         f"{name}: the maker gave an object of type {type(env).__name__}, expected a gymnasium.Env or a "
         f"gymbridge.envs.EnvBase{hint}"
     )
-
-
-def has_coroutines(env: Any) -> bool:
-    """Whether its steps or resets are coroutines, which pools with ``backend="asyncio"`` await."""
-    return is_coroutine_env(env)
 
 
 def _imported(module_name: str, name: str) -> tuple[Any, str]:

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 
-from gymbridge.cli.env_argument import EnvKind, NamedEnv, has_coroutines, kind_of
+from gymbridge.cli.env_argument import EnvKind, NamedEnv, kind_of
+from gymbridge.engine.env_calls import is_coroutine_env
 
 __all__ = ["EnvProfile", "profile_of"]
 
@@ -140,7 +141,7 @@ def profile_of(env: NamedEnv, seconds: float) -> EnvProfile:
     begun = time.perf_counter()
     made = env.made()
     make_us = (time.perf_counter() - begun) * 1e6
-    kind, awaited = kind_of(made, env.name), has_coroutines(made)
+    kind, awaited = kind_of(made, env.name), is_coroutine_env(made)
     stepper: _Stepper
     if awaited:
         from gymbridge import AsyncEnvPool

@@ -25,7 +25,7 @@ class WorkProgress:
         self._bars = bars
         self._task: TaskID | None = None
 
-    def stage(self, text: str, turns: float) -> None:
+    def stage(self, text: str, turns: int) -> None:
         """A stage of so many turns begins."""
         if self._bars is None:
             print(f"{text} …", file=sys.stderr, flush=True)
@@ -34,10 +34,10 @@ class WorkProgress:
             self._bars.remove_task(self._task)
         self._task = self._bars.add_task(text, total=turns, doing="")
 
-    def turn(self, doing: str, amount: float = 1) -> None:
-        """A turn begins, for the one before which the bar moves on."""
+    def turn(self, doing: str) -> None:
+        """A turn begins: the bar moves on."""
         if self._bars is not None and self._task is not None:
-            self._bars.update(self._task, advance=amount, doing=doing)
+            self._bars.update(self._task, advance=1, doing=doing)
 
 
 class _DoingColumn(ProgressColumn):

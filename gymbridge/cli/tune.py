@@ -92,8 +92,10 @@ def _measured(arguments: argparse.Namespace) -> tuple[NamedEnv, EnvProfile, Sequ
 
 def _verdict(outcome: Outcome, best: Outcome, reason: str) -> str:
     """Why a batch was chosen, or why it was not."""
-    if outcome.not_tried or outcome.us is None:
-        return f"not tried: {outcome.not_tried}" if outcome.not_tried else f"failed: {outcome.alone.failure}"
+    if outcome.not_tried:
+        return f"not tried: {outcome.not_tried}"
+    if outcome.us is None:
+        return f"failed: {outcome.alone.failure}"
     if outcome is best:
         return reason
     if outcome.final.failure:
@@ -107,16 +109,8 @@ def _verdict(outcome: Outcome, best: Outcome, reason: str) -> str:
     alone = " when each was timed alone" if best.final.rounds and not outcome.final.rounds else ""
     return (
         f"{ratio:.2f} times as long{alone}: {own} of it are the envs' own time{in_turn}, the rest is "
-        f"{_what_costs(outcome)}"
+        f"{outcome.batch.overhead}"
     )
-
-
-def _what_costs(outcome: Outcome) -> str:
-    if "queue" in outcome.batch.expression:
-        return "messages"
-    if outcome.batch.processes:
-        return f"waking {outcome.batch.processes} worker{'s' if outcome.batch.processes > 1 else ''} and copying"
-    return "handing over between threads" if "AsyncEnvPool" in outcome.batch.expression else "making the results"
 
 
 def _described(profile: EnvProfile) -> list[str]:

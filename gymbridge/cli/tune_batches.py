@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gymbridge.benchmarking.drivers import NUM_ACTIONS, dispatched, numpy_engine, tensordict_engine, without_gradients
+from gymbridge.benchmarking.drivers import dispatched, tensordict_engine, vector_engine, without_gradients
 from gymbridge.benchmarking.rounds import Close, Run
 from gymbridge.cli.env_argument import NamedEnv
 from gymbridge.cli.env_profile import EnvProfile
@@ -83,6 +83,7 @@ class BatchCall:
         processes: worker processes; 0 for this process.
         least_us: what a step of all envs takes at least, by the envs' own time.
         in_turn: how many envs are stepped one after the other.
+        overhead: what the rest of a step's time goes to, in words.
     """
 
     expression: str
@@ -91,6 +92,7 @@ class BatchCall:
     processes: int
     least_us: float
     in_turn: int
+    overhead: str
 
     @property
     def title(self) -> str:
@@ -119,21 +121,19 @@ class BatchCall:
         exec(self.call, names)  # the very text that is printed, so that what was measured is what is pasted
         env = names["env"]
         try:
-            return _driven(env, self.use)
+            return self._driven(env)
         except BaseException:
             env.close()
             raise
 
-
-def _driven(env: Any, use: Use) -> tuple[Run, Close]:
-    if use == "step":
-        return tensordict_engine(env)
-    if use == "dispatch":
-        run, close = dispatched(env)
-        return lambda steps: run(steps * env.num_envs), close
-    env.reset(seed=0)
-    run, close = numpy_engine(env, [env.action_space.sample() for _ in range(NUM_ACTIONS)])
-    return (without_gradients(run) if hasattr(env, "env") else run), close
+    def _driven(self, env: Any) -> tuple[Run, Close]:
+        if self.use == "step":
+            return tensordict_engine(env)
+        if self.use == "dispatch":
+            run, close = dispatched(env)
+            return lambda steps: run(steps * env.num_envs), close
+        run, close = vector_engine(env)
+        return (without_gradients(run) if self.needs_torch else run), close
 
 
 def worker_numbers(num_envs: int, cores: int, *, waits: bool) -> list[int]:
@@ -185,12 +185,14 @@ class _Writer:
     cores: int
 
     def serial(self) -> BatchCall:
-        return self._call("SerialEnv", f"{self.num_envs}, {self.env.expression}", "step", 0, self.num_envs)
+        arguments = f"{self.num_envs}, {self.env.expression}"
+        return self._call("SerialEnv", arguments, "step", 0, self.num_envs, "making the results")
 
     def parallels(self) -> Iterable[BatchCall]:
         for workers in worker_numbers(self.num_envs, self.cores, waits=self.profile.waits):
             arguments = f"{self.num_envs}, {self.env.expression}, num_workers={workers}"
-            yield self._call("ParallelEnv", arguments, "step", workers, math.ceil(self.num_envs / workers))
+            in_turn = math.ceil(self.num_envs / workers)
+            yield self._call("ParallelEnv", arguments, "step", workers, in_turn, _waking(workers))
 
     def pools(self) -> Iterable[BatchCall]:
         """In threads, and in processes that each run several, over shared memory and by message."""
@@ -204,10 +206,13 @@ class _Writer:
         yield self.pool("dispatch", "multiprocessing", envs_per_worker=min(tried), exchange="queue")
 
     def pool(self, use: Use, backend: str, **options: Any) -> BatchCall:
-        arguments = ", ".join([f'backend="{backend}"', *(f"{k}={_literal(v)}" for k, v in options.items())])
-        per_worker = options.get("envs_per_worker", 1)
-        processes = math.ceil(self.num_envs / per_worker) if backend == "multiprocessing" else 0
-        return self._call("AsyncEnvPool", f"[{self.env.expression}] * {self.num_envs}, {arguments}", use, processes, 1)
+        told = ", ".join([f'backend="{backend}"', *(f"{k}={_literal(v)}" for k, v in options.items())])
+        arguments = f"[{self.env.expression}] * {self.num_envs}, {told}"
+        processes, overhead = 0, "handing over between threads"
+        if backend == "multiprocessing":
+            processes = math.ceil(self.num_envs / options["envs_per_worker"])
+            overhead = "messages" if options["exchange"] == "queue" else _waking(processes)
+        return self._call("AsyncEnvPool", arguments, use, processes, 1, overhead)
 
     def as_vector_env(self, call: BatchCall) -> BatchCall:
         """The same for a program that is written for gymnasium."""
@@ -216,14 +221,8 @@ class _Writer:
         if self.profile.kind == "gymnasium" and not call.expression.startswith("AsyncEnvPool"):
             imports = tuple(line for line in imports if not line.startswith("from gymbridge "))
             expression, home = self._own_vector_env(call.processes)
-        return BatchCall(
-            expression,
-            (*imports, f"from gymbridge.vector import {home}"),
-            "vector",
-            call.processes,
-            call.least_us,
-            call.in_turn,
-        )
+        imports = (*imports, f"from gymbridge.vector import {home}")
+        return replace(call, expression=expression, imports=imports, use="vector")
 
     def _own_vector_env(self, workers: int) -> tuple[str, str]:
         """Over the engine itself; and the name to import."""
@@ -233,11 +232,16 @@ class _Writer:
         name, options = ("AsyncVectorEnv", f", num_workers={workers}") if workers else ("SyncVectorEnv", "")
         return f"{name}([{self.env.expression}] * {self.num_envs}{options})", name
 
-    def _call(self, name: str, arguments: str, use: Use, processes: int, in_turn: int) -> BatchCall:
+    def _call(self, name: str, arguments: str, use: Use, processes: int, in_turn: int, overhead: str) -> BatchCall:
         work = self.profile.work_us
         computing = self.num_envs * work * self.profile.busy / max(1, min(self.cores, processes or self.cores))
         imports = tuple(filter(None, (self.env.import_line, f"from gymbridge import {name}")))
-        return BatchCall(f"{name}({arguments})", imports, use, processes, max(in_turn * work, computing), in_turn)
+        least_us = max(in_turn * work, computing)
+        return BatchCall(f"{name}({arguments})", imports, use, processes, least_us, in_turn, overhead)
+
+
+def _waking(processes: int) -> str:
+    return f"waking {processes} worker{'s' if processes > 1 else ''} and copying"
 
 
 def _literal(value: Any) -> str:

@@ -51,7 +51,7 @@ def search(
     batches: Sequence[BatchCall],
     seconds: float,
     *,
-    stage: Callable[[str, float], object] = lambda text, turns: None,
+    stage: Callable[[str, int], object] = lambda text, turns: None,
     turn: Callable[[str], object] = lambda name: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Outcome]:
@@ -96,7 +96,7 @@ def _timed_alone(batch: BatchCall, seconds: float, clock: Callable[[], float]) -
 def _hold_final(
     outcomes: Sequence[Outcome],
     seconds: float,
-    stage: Callable[[str, float], object],
+    stage: Callable[[str, int], object],
     turn: Callable[[str], object],
 ) -> None:
     """Times the best in turn, if there is more than one and time for it."""

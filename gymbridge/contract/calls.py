@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 from gymbridge.contract.findings import Findings, told
 from gymbridge.contract.surroundings import CallHangs, global_generators, limited
 
-__all__ = ["Calls", "Options", "PhaseOver", "phase", "told_from_worker"]
+__all__ = ["Calls", "Options", "PhaseOver", "phase"]
 
 
 @dataclass(frozen=True)
@@ -105,14 +104,3 @@ class Calls:
         except (Exception, SystemExit) as error:
             self._findings.add(f"{name}-raises", where, "", told(error), "no exception")
             raise PhaseOver from error
-
-
-_FRAME = re.compile(r'File "(?:[^"]*/)?([^"/]+)", line (\d+), in (\S+)')
-
-
-def told_from_worker(error: BaseException) -> str:
-    """An exception that came from a worker in a line: type, message and place, if its remote traceback has one."""
-    frames = _FRAME.findall(str(error.__cause__ or ""))
-    place = " ({}:{}, in {})".format(*frames[-1]) if frames else ""
-    message = str(error).strip()
-    return f"{type(error).__name__}{f': {message}' if message else ''}{place}"

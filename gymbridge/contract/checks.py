@@ -15,7 +15,7 @@ from gymbridge.contract.calls import Options
 from gymbridge.contract.findings import Fault, Findings, Report, shown
 from gymbridge.contract.gymnasium_env import GymnasiumSubject
 from gymbridge.contract.surroundings import CallHangs, kept_generators, limited
-from gymbridge.engine.any_env import EnvBase
+from gymbridge.engine.any_env import EnvBase, is_torchrl_env
 from gymbridge.engine.makers import EnvMaker, is_env
 from gymbridge.engine.time_limits import positive_time_limit, time_limit
 
@@ -150,7 +150,7 @@ def _checked(env: Any, maker: Callable[[], Any] | None, findings: Findings, opti
         make = None if maker is None else EnvMaker(maker, {})
         GymnasiumSubject(env, make, findings, options).check(maker)
         return findings.report(shown(env, str))
-    if any(kind.__module__.partition(".")[0] == "torchrl" for kind in type(env).__mro__):
+    if is_torchrl_env(env):
         from gymbridge.interop.torchrl import from_torchrl
 
         name = type(env).__name__

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gymbridge.contract.catalogue import CATALOGUE, Severity
 
-__all__ = ["Fault", "Findings", "Report", "shown", "told"]
+__all__ = ["Fault", "Findings", "Report", "shown", "told", "told_from_worker"]
 
 _LONGEST = 300
 """Characters of a value or a message that are shown."""
@@ -192,6 +193,22 @@ def told(error: BaseException) -> str:
         True
     """
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    return _in_a_line(error, [(frame.filename, frame.lineno, frame.name) for frame in frames])
+
+
+_REMOTE_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+
+def told_from_worker(error: BaseException) -> str:
+    """The same of an exception that came from a worker, whose place its remote traceback has, if there is one."""
+    return _in_a_line(error, _REMOTE_FRAME.findall(str(error.__cause__ or "")))
+
+
+def _in_a_line(error: BaseException, frames: Sequence[tuple[str, Any, str]]) -> str:
+    """An exception; each frame is a file, a line and a function, and the last one is told."""
     message = shown(error, str).strip()
+    place = ""
+    if frames:
+        file, line, function = frames[-1]
+        place = f" ({os.path.basename(file)}:{line}, in {function})"
     return f"{type(error).__name__}{f': {message}' if message else ''}{place}"

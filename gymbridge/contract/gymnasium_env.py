@@ -18,7 +18,7 @@ from gymbridge.contract.differences import Record, changed, flat
 from gymbridge.contract.findings import shown, told
 from gymbridge.contract.gymnasium_outputs import OutputReader, copied_space
 from gymbridge.contract.instances import Subject, check_close, check_instances
-from gymbridge.contract.surroundings import CallHangs, limited, same_generators
+from gymbridge.contract.surroundings import CallHangs, limited
 from gymbridge.contract.workers import NUM_ENVS, Runs, check_workers
 from gymbridge.engine.contract import has_ended
 from gymbridge.engine.copies import copied
@@ -55,7 +55,7 @@ class GymnasiumSubject(Subject):
         self._look_at_metadata()
         self._takes_seed, takes_options = self._takes("seed"), self._takes("options")
         options.progress(f"{options.num_steps} steps")
-        reference = self._main_run()
+        reference = self.main_run(OutputReader(self.env, findings))
         hangs = findings.has("reset-hangs", "step-hangs")
         if takes_options and not hangs:
             with phase():
@@ -160,13 +160,8 @@ class GymnasiumSubject(Subject):
 
     # ---------------------------------------------------------------- runs
 
-    def episodes(self, env: Any, seed: int, num_steps: int, actions: int) -> Iterator[Record]:
+    def episodes(self, env: Any, seed: int, num_steps: int, actions: int, reader: Any = None) -> Iterator[Record]:
         """See :class:`~.instances.Subject`."""
-        yield from self._episodes(env, seed, num_steps, actions, None)
-
-    def _episodes(
-        self, env: Any, seed: int, num_steps: int, actions: int, reader: OutputReader | None
-    ) -> Iterator[Record]:
         seeded = {"seed": seed} if self._takes_seed else {}
         action_space = _to_draw_from(env.action_space)
         action_space.seed(actions)
@@ -191,28 +186,13 @@ class GymnasiumSubject(Subject):
                     reader.read_reset("reset", result)
                 yield _record(result, _OF_RESET)
 
-    def _main_run(self) -> list[Record]:
-        """The longest run, in which all that comes is read; what it gave until something raised."""
-        options = self.options
-        reader = OutputReader(self.env, self.findings)
-        shown: list[Record] = []
-        with phase(), same_generators(options.seed):
-            for record in self._episodes(self.env, options.seed, options.num_steps, options.seed, reader):
-                if len(shown) < options.num_compared:
-                    shown.append(record)
-            if not reader.num_ends:
-                got = f"no end in {options.num_steps} steps with random actions"
-                self.findings.add("no-end", "step", "", got, "an end")
-        reader.finish()
-        return shown
-
     def _note_step_after_an_end(self) -> None:
         """Notes what a step after an episode's end does, which gymbridge never asks for."""
         if self.findings.has("reset-", "step-", "flag-type", "no-end"):
             return
         env, action_space = self.env, _to_draw_from(self.env.action_space)
         action_space.seed(self.options.seed)
-        with phase(), same_generators(self.options.seed), warnings.catch_warnings():
+        with phase(), self.stage(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some warn of it
             self.calls.call("reset", "reset", env.reset)
             for _ in range(self.options.num_steps):

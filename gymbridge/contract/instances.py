@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, Protocol
 
 from gymbridge.contract.calls import Calls, Options, phase
 from gymbridge.contract.differences import Difference, Record, first_difference
 from gymbridge.contract.findings import Findings
 from gymbridge.contract.surroundings import same_generators
 
-__all__ = ["Subject", "check_close", "check_instances"]
+__all__ = ["OutputReader", "Subject", "check_close", "check_instances"]
+
+
+class OutputReader(Protocol):
+    """Notes all that is wrong with what an env returns; how it is read is each kind's own."""
+
+    num_ends: int
+
+    def finish(self) -> None:
+        """Notes what shows after the last call only."""
 
 
 class Subject(ABC):
@@ -26,9 +35,11 @@ class Subject(ABC):
 
     Attributes:
         seeds_torch: a seed reaches torch's shared generator too.
+        step_name: the method that makes a step, as faults tell it.
     """
 
     seeds_torch = False
+    step_name = "step"
 
     def __init__(self, env: Any, make: Callable[[], Any] | None, findings: Findings, options: Options):
         self.env = env
@@ -38,8 +49,17 @@ class Subject(ABC):
         self.calls = Calls(findings, options.step_timeout, options.start_timeout, self.seeds_torch)
 
     @abstractmethod
-    def episodes(self, env: Any, seed: int, num_steps: int, actions: int) -> Iterator[Record]:
+    def episodes(
+        self, env: Any, seed: int, num_steps: int, actions: int, reader: OutputReader | None = None
+    ) -> Iterator[Record]:
         """What an instance gives: a reset with the seed, then steps with actions that follow from the seed ``actions``.
+
+        Args:
+            env: the instance.
+            seed: of its first episode.
+            num_steps: how many.
+            actions: the actions' seed.
+            reader: reads all that comes, of the subject's kind; None where it is only compared.
 
         Raises:
             PhaseOver: it cannot go on.
@@ -49,10 +69,28 @@ class Subject(ABC):
     def compare_descriptions(self, other: Any) -> None:
         """Notes how another instance says something else of itself than the first."""
 
+    def stage(self) -> AbstractContextManager[None]:
+        """A context of a run: what is around it is the same in each."""
+        return same_generators(self.options.seed)
+
     def run(self, env: Any, seed: int) -> list[Record]:
-        """A run to be compared with others; the shared generators begin alike in each."""
-        with same_generators(self.options.seed):
+        """A run to be compared with others."""
+        with self.stage():
             return [*self.episodes(env, seed, self.options.num_compared, self.options.seed)]
+
+    def main_run(self, reader: OutputReader) -> list[Record]:
+        """The longest run, in which all that comes is read; what it gave until something raised."""
+        options = self.options
+        given: list[Record] = []
+        with phase(), self.stage():
+            for record in self.episodes(self.env, options.seed, options.num_steps, options.seed, reader):
+                if len(given) < options.num_compared:
+                    given.append(record)
+            if not reader.num_ends:
+                got = f"no end in {options.num_steps} steps with random actions"
+                self.findings.add("no-end", self.step_name, "", got, "an end")
+        reader.finish()
+        return given
 
     def another(self) -> Any:
         """Another instance.
@@ -129,7 +167,7 @@ def _beside_another(subject: Subject, env: Any, beside: Any) -> list[Record]:
     """The run of an env whose calls take turns with those of another."""
     seed, num_steps = subject.options.seed, subject.options.num_compared
     shown = []
-    with same_generators(seed):
+    with subject.stage():
         others = subject.episodes(beside, seed + 1, num_steps, seed + 1)
         for record in subject.episodes(env, seed, num_steps, seed):
             shown.append(record)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 
 from gymbridge.contract.calls import phase
-from gymbridge.contract.differences import Record, same
+from gymbridge.contract.differences import Record, first_difference, same
 from gymbridge.contract.findings import told
 from gymbridge.contract.instances import Subject, check_close, check_instances
 from gymbridge.contract.surroundings import same_generators
@@ -29,12 +29,16 @@ __all__ = ["TensorDictSubject"]
 _NUM_MASKED = 4
 """Steps of the runs with masks."""
 
+Rows: TypeAlias = dict[str, torch.Tensor]
+"""Key of an entry -> its flattened rows."""
+
 
 class TensorDictSubject(Subject):
     """A TensorDict env under check; the arguments are those of :class:`~.instances.Subject`."""
 
     env: EnvBase
     seeds_torch = True
+    step_name = "_step"
 
     def check(self, maker: Any) -> None:
         """Looks at all there is.
@@ -48,7 +52,7 @@ class TensorDictSubject(Subject):
             return
         self._check_metadata()
         options.progress(f"{options.num_steps} steps")
-        reference = self._main_run()
+        reference = self.main_run(OutputReader(self.env, findings))
         hangs = findings.has("reset-hangs", "step-hangs")
         if reference and not hangs:
             options.progress("seeds and instances")
@@ -103,13 +107,14 @@ class TensorDictSubject(Subject):
 
     # ---------------------------------------------------------------- runs
 
-    def episodes(self, env: Any, seed: int, num_steps: int, actions: int) -> Iterator[Record]:
-        """See :class:`~.instances.Subject`."""
-        yield from self._episodes(env, seed, num_steps, actions, None)
+    @contextmanager
+    def stage(self) -> Iterator[None]:
+        """See :class:`~.instances.Subject`; nothing is differentiated."""
+        with super().stage(), torch.no_grad():
+            yield
 
-    def _episodes(
-        self, env: EnvBase, seed: int, num_steps: int, actions: int, reader: OutputReader | None
-    ) -> Iterator[Record]:
+    def episodes(self, env: Any, seed: int, num_steps: int, actions: int, reader: Any = None) -> Iterator[Record]:
+        """See :class:`~.instances.Subject`."""
         draws = _Draws(actions)
         self._set_seed(env, seed)
         root = self.calls.call("reset", "_reset", env._reset, None)
@@ -137,33 +142,13 @@ class TensorDictSubject(Subject):
         """
         self.calls.attempt("reset", "set_seed", env.set_seed, seed)
 
-    def _main_run(self) -> list[Record]:
-        """The longest run, in which all that comes is read; what it gave until something raised."""
-        options = self.options
-        reader = OutputReader(self.env, self.findings)
-        shown: list[Record] = []
-        with phase(), same_generators(options.seed), torch.no_grad():
-            for record in self._episodes(self.env, options.seed, options.num_steps, options.seed, reader):
-                if len(shown) < options.num_compared:
-                    shown.append(record)
-            if not reader.num_ends:
-                got = f"no end in {options.num_steps} steps with random actions"
-                self.findings.add("no-end", "_step", "", got, "an end")
-        reader.finish()
-        return shown
-
-    def run(self, env: Any, seed: int) -> list[Record]:
-        """See :class:`~.instances.Subject`."""
-        with torch.no_grad():
-            return super().run(env, seed)
-
     def _check_states(self) -> None:
         """Whether a step from another state, with the same action, gives something else."""
         env, seed = self.env, self.options.seed
         keys = [*env.full_state_spec.keys(True, True)]
         if not keys or self.findings.has("step-", "reset-"):
             return
-        with phase(), same_generators(seed), torch.no_grad():
+        with phase(), self.stage():
             records = []
             for state in range(3):
                 self._set_seed(env, seed)
@@ -173,7 +158,7 @@ class TensorDictSubject(Subject):
                     given.update(_Draws(seed + state).drawn(env.full_state_spec))
                 records.append(record_of(self.calls.call("step", "_step", env._step, given)))
             states = {".".join((key,) if isinstance(key, str) else key) for key in keys}
-            if all(_agree(records[0], record) for record in records[1:]):
+            if not any(first_difference(records[:1], [record]) for record in records[1:]):
                 got, expected = "the same step from another state", "one that depends on it"
                 self.findings.add("state-ignored", "_step", ", ".join(sorted(states)), got, expected)
 
@@ -217,27 +202,30 @@ class TensorDictSubject(Subject):
                 return
             if env.partial_reset:
                 masked = self._masked_run(self.options.seed, "_reset")
-                for key in keys:
-                    for step in range(1, _NUM_MASKED):
-                        before, now = alone[step][key][1:], masked[step][key][1:]
-                        if not same(before, now):
-                            got = f"other rows than the first changed by a reset of the first: {_short(now)}"
-                            self.findings.add("partial-reset", "_reset", key, got, _short(before))
+                wrong, others = "other rows than the first changed by a reset of the first", slice(1, None)
+                self._compare_rows("partial-reset", keys, others, [*zip(alone[1:], masked[1:], strict=True)], wrong)
             if env.partial_step:
-                masked = self._masked_run(self.options.seed, "_step")
-                for key in keys:
-                    for step in range(2, _NUM_MASKED):  # the first row is a step behind
-                        before, now = alone[step - 1][key][0], masked[step][key][0]
-                        if not same(before, now):
-                            got = f"a row that was not to be stepped stepped: {_short(now)}"
-                            self.findings.add("partial-step", "_step", key, got, _short(before))
+                masked = self._masked_run(self.options.seed, "_step")  # in which the first row is a step behind
+                wrong = "a row that was not to be stepped stepped"
+                self._compare_rows("partial-step", keys, 0, [*zip(alone[1:-1], masked[2:], strict=True)], wrong)
 
-    def _masked_run(self, seed: int, mask: str | None) -> list[dict[str, torch.Tensor]]:
+    def _compare_rows(
+        self, code: str, keys: list[str], rows: int | slice, steps: Sequence[tuple[Rows, Rows]], wrong: str
+    ) -> None:
+        """Notes where rows that a mask spares are not as they are without one; ``steps`` are those without and with."""
+        for key in keys:
+            for expected, masked in steps:
+                before, now = expected[key][rows], masked[key][rows]
+                if not same(before, now):
+                    got = f"{wrong}: {now.tolist()}"
+                    self.findings.add(code, code.replace("partial-", "_"), key, got, f"{before.tolist()}")
+
+    def _masked_run(self, seed: int, mask: str | None) -> list[Rows]:
         """What the flattened rows give in some steps with equal actions, before the second of which a mask is given."""
         env = self.env if self.make is None else self.another()
         shown = []
         try:
-            with same_generators(self.options.seed), torch.no_grad():
+            with self.stage():
                 self._set_seed(env, seed)
                 first = torch.zeros(env.batch_size, dtype=torch.bool)
                 first.view(-1)[0] = True
@@ -350,13 +338,5 @@ class _Draws:
         return given
 
 
-def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-
-
 def _same_at(one: Mapping[str, Any], other: Mapping[str, Any], key: str) -> bool:
     return key in one and key in other and same(one[key], other[key])
-
-
-def _short(value: torch.Tensor) -> str:
-    return str(value.tolist())

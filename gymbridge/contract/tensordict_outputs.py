@@ -12,7 +12,7 @@ from gymbridge.contract.differences import Record, same
 from gymbridge.contract.findings import Findings
 from gymbridge.envs.base import EnvBase
 from gymbridge.envs.done_groups import FLAGS
-from gymbridge.envs.env_specs import EnvSpecs
+from gymbridge.envs.env_specs import KINDS, EnvSpecs
 from gymbridge.envs.spec_keys import leaf_keys
 from gymbridge.envs.tensordicts import leaf_paths
 from gymbridge.spaces.naming import kind_of
@@ -60,7 +60,7 @@ class OutputReader:
         """Reads what ``_reset`` returned."""
         env = self._env
         if not self._specs.is_like(env):
-            for kind in ("observation", "action", "reward", "done", "state"):
+            for kind in KINDS:
                 now, before = env._spec_of(kind), self._specs._spec_of(kind)
                 if now != before:
                     self._findings.add("spec-changes", "reset", f"{kind}_spec", f"{now} after a reset", f"{before}")

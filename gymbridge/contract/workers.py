@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from gymbridge.contract.calls import Options, told_from_worker
+from gymbridge.contract.calls import Options
 from gymbridge.contract.differences import Record, first_difference
-from gymbridge.contract.findings import Findings, told
+from gymbridge.contract.findings import Findings, told, told_from_worker
 from gymbridge.contract.surroundings import same_generators
 from gymbridge.engine.remote_errors import RemoteTraceback
 from gymbridge.engine.workers.pickling import dumps

@@ -19,7 +19,7 @@ from gymbridge.engine.gym_host import GymEnvDescription, GymHost, GymHostOptions
 from gymbridge.engine.gym_inputs import GymInputs
 from gymbridge.engine.layout import Leaf
 
-__all__ = ["AnyEnvDescription", "AnyEnvOptions", "EnvBase", "WrappedGymOptions", "core_objects"]
+__all__ = ["AnyEnvDescription", "AnyEnvOptions", "EnvBase", "WrappedGymOptions", "core_objects", "is_torchrl_env"]
 
 
 class EnvBase(ABC):  # noqa: B024  # it only looks for a method
@@ -33,6 +33,16 @@ class EnvBase(ABC):  # noqa: B024  # it only looks for a method
     @classmethod
     def __subclasshook__(cls, kind: type) -> bool:
         return hasattr(kind, "_engine_description")
+
+
+def is_torchrl_env(env: Any) -> bool:
+    """Whether it is an env of TorchRL's or of a class that is made of one; TorchRL is not imported.
+
+    Example:
+        >>> is_torchrl_env(gym.make("CartPole-v1"))
+        False
+    """
+    return any(kind.__module__.partition(".")[0] == "torchrl" for kind in type(env).__mro__)
 
 
 class AnyEnvDescription:

@@ -85,7 +85,7 @@ CALL = 'TensorDictVectorEnv(AsyncEnvPool([make_env] * 4, backend="threading"))'
 
 def test_a_table_of_calls_tells_them_whole() -> None:
     console = terminal_of(80)
-    outcome = Outcome(BatchCall(CALL, (), "vector", 0, 1.0, 1), not_tried=WORDS)
+    outcome = Outcome(BatchCall(CALL, (), "vector", 0, 1.0, 1, "copying"), not_tried=WORDS)
     profile = EnvProfile("gymnasium", False, 1.0, 1, 1.0, 1.0, 1.0, 1.0, 1, 1.0, None, 4, 1.0, 1.0)
     named = ("env", "num_envs", "api", "date", "machine", "python", "gymbridge", "gymnasium", "torch")
     tune._show(console, dict.fromkeys(named, "4"), profile, [outcome], outcome, "the fastest")

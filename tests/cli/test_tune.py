@@ -16,7 +16,7 @@ import pytest
 from gymbridge.benchmarking import rounds
 from gymbridge.benchmarking.rounds import Cell
 from gymbridge.cli import env_profile, main
-from gymbridge.cli.env_argument import env_called
+from gymbridge.cli.env_argument import NamedEnv, env_called
 from gymbridge.cli.env_profile import EnvProfile, profile_of
 from gymbridge.cli.tune import _verdict
 from gymbridge.cli.tune_batches import BatchCall, batch_calls, worker_numbers
@@ -139,6 +139,16 @@ def test_what_is_tried_depends_on_the_env() -> None:
     assert 'make_vec("CartPole-v1", num_envs=8, vector_kwargs={"num_workers": 2})' in of_vector_envs
 
 
+def test_what_a_batch_costs_is_of_its_kind_whatever_its_maker_is_called() -> None:
+    env = NamedEnv("jobs:queue", dict, "from jobs import queue", "queue")
+    calls = batch_calls(env, 2, "native", profile(step_us_99=1e5), cores=2)
+    kinds = {"Serial": "making the results", "Parallel": "waking 1 worker and copying"}
+    kinds |= {"threading": "handing over between threads", 'exchange="queue"': "messages"}
+    for kind, overhead in kinds.items():
+        assert overhead in [call.overhead for call in calls if kind in call.expression]
+    assert [call.overhead for call in calls].count("messages") == 1
+
+
 # ---------------------------------------------------------------- what an env takes
 
 
@@ -257,7 +267,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(rounds.time, "perf_counter", lambda: now[0])
 
     def make(name: str, step_s: float | str, least_s: float = 0.0, processes: int = 0, **known: Any) -> ScriptedBatch:
-        return ScriptedBatch(name, (), "step", processes, least_s * 1e6, 1, now, step_s, **known)
+        return ScriptedBatch(name, (), "step", processes, least_s * 1e6, 1, "copying", now, step_s, **known)
 
     return make
 

@@ -102,6 +102,7 @@ MEASUREMENTS = {
     "stats": Measurement(
         "stats_cost.py", (), ("--engines=sync-vector,serial,threads",), ("--rounds=41", "--seconds=0.04")
     ),
+    "caller_steps": Measurement("caller_steps.py", (), (), ("--rounds=15", "--seconds=0.1")),
 }
 """Name -> what is run. A block of ``published.py`` shows the results of that name."""
 

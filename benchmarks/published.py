@@ -354,6 +354,19 @@ BLOCKS = {
             ("sync-vector", "sync-vector-asked", "serial", "serial-asked", "threads", "threads-asked"),
         ),
     ),
+    "caller_steps": Block(
+        "docs/workers.md",
+        "caller_steps",
+        table_in_turn(
+            "caller_steps.py",
+            {
+                f"{kind} N={n}": f"{title} N={n}"
+                for kind, title in (("null", "null"), ("CartPole-v1", "CartPole"), ("busy", "100 us"))
+                for n in (2, 8, 64)
+            },
+            ("parallel", "caller", "one-worker", "serial"),
+        ),
+    ),
     "pictures_in_process": Block(
         "docs/benchmarks.md",
         "steps_in_process",

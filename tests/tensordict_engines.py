@@ -90,7 +90,7 @@ BATCHES: tuple[TensorDictEngine, ...] = (
             TensorDictEngine(
                 "ParallelEnv-3-pipes-and-caller",
                 3,
-                partial(parallel, use_buffers=False, num_workers=2, caller_steps=True),
+                partial(parallel, use_buffers=False, caller_steps=True),
                 in_process=False,
             ),
             TensorDictEngine("pool-processes-3", 3, partial(pool, backend="multiprocessing"), in_process=False),

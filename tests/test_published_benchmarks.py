@@ -116,6 +116,10 @@ def all_fake() -> dict[str, dict[str, Any]]:
             ["null N=8", "CartPole-v1 N=8"],
             ["sync-vector", "sync-vector-asked", "serial", "serial-asked", "threads", "threads-asked"],
         ),
+        "caller_steps": fake(
+            [f"{kind} N={n}" for kind in ("null", "CartPole-v1", "busy") for n in (2, 8, 64)],
+            ["parallel", "caller", "one-worker", "serial"],
+        ),
     }
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/caller_steps.py --kinds null,CartPole-v1,busy --num-envs 2,8,64
 
-Microseconds for one step of all environments: medians of the rounds. In brackets stands the median of the rounds' ratios
-to ``ParallelEnv`` as it is unless told, in the same run. "busy" are environments that compute for 100 us a step.
+Microseconds for one step of all environments: medians of the rounds. In brackets stands the median of the rounds'
+ratios to ``ParallelEnv`` as it is unless told, in the same run. "busy" are environments that compute for 100 us a step.
 """
 
 from __future__ import annotations

@@ -74,8 +74,9 @@ class Front(ABC):
 
     Attributes:
         options: those that were drawn, as text.
-        in_process: the envs live in this process, which must outlive what they do.
-        shares_thread: they are stepped by the thread that calls.
+        in_process: the envs live in this process.
+        must_outlive: some of them do, so that this process must outlive what they do.
+        shares_thread: those are stepped by the thread that calls.
         steps_some: it can step some envs and leave the others alone.
         has_infos: it shows infos.
         tells_first_error: of several envs that fail in a call, the error of the first is raised for all.
@@ -91,6 +92,10 @@ class Front(ABC):
     tells_first_error = True
     restarts = False
     step_timeout = 0.0
+
+    @property
+    def must_outlive(self) -> bool:
+        return self.in_process
 
     def __init__(self, draw: random.Random, num_envs: int, folder: Path):
         self.draw = draw
@@ -261,6 +266,20 @@ class Parallel(Batch):
     def start(self) -> None:
         self.env = ParallelEnv(self.num_envs, self.makers, num_threads=torch.get_num_threads(), **self.chosen)
         self.env.start()
+
+
+class CallerSteps(Parallel):
+    """The last of the envs are stepped by the caller."""
+
+    must_outlive = True
+    shares_thread = True
+
+    def __init__(self, draw: random.Random, num_envs: int, folder: Path):
+        super().__init__(draw, max(2, num_envs), folder)
+        self.chosen["caller_steps"] = True
+        self.chosen["num_workers"] = draw.randint(1, self.num_envs - 1)
+        self.chosen.pop("step_timeout", None)
+        self.step_timeout = 0.0
 
 
 # ---------------------------------------------------------------- vector envs
@@ -594,6 +613,7 @@ class PoolVector(Front):
 FRONTS: dict[str, type[Front]] = {
     "serial": Serial,
     "parallel": Parallel,
+    "caller-steps": CallerSteps,
     "sync-vector": Sync,
     "async-vector": Async,
     "pool-threads": ThreadPool,

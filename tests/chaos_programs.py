@@ -315,7 +315,7 @@ class ChaosProgram:
 
     def fail_to_start(self, fault: str) -> None:
         """A start in which an env raises or ends its process while it is made; the next is as if it had not been."""
-        if self.front.in_process and fault in OF_PROCESSES:
+        if self.front.must_outlive and fault in OF_PROCESSES:
             return
         row = self.draw.choice(self.rows)
         self.say(f"start with {fault}: env {row}")
@@ -503,7 +503,7 @@ class ChaosProgram:
         if self.front.step_timeout:  # what takes long by chance must not be taken for a hang
             names = [name for name in names if name not in ("hang", "stop and continue", *RARE)]
             names.append(OVER_TIME)
-        if self.front.in_process:
+        if self.front.must_outlive:
             names = [name for name in names if name not in OF_PROCESSES]
         if not self.front.has_infos:
             names = [name for name in names if "info" not in name]
@@ -520,7 +520,7 @@ class ChaosProgram:
             return lambda: signal_worker(pid, signal.SIGCONT)
         main = threading.main_thread().ident
         assert main is not None
-        waits_in_env = self.front.shares_thread
+        waits_in_env = self.front.shares_thread and pid == os.getpid()
 
         def once_it_hangs() -> None:
             poll = select.poll()

@@ -194,7 +194,7 @@ class Expected:
 
 
 def left_behind() -> dict[str, Any]:
-    """What this process has that engines come and go with."""
+    """What this process has that engines come and go with; names, which others may have too, as sets."""
     gc.collect()
     multiprocessing.active_children()  # reaps those of its own that have ended
     links = []
@@ -208,8 +208,8 @@ def left_behind() -> dict[str, Any]:
     return {
         "descriptors": sorted(links),
         "mappings": maps.count("gymbridge") + maps.count("/dev/shm") + maps.count("psm_"),
-        "names in /dev/shm": sorted(name for name in os.listdir("/dev/shm") if name.startswith("psm_")),
-        "files": sorted(name for name in os.listdir(os.environ.get("TMPDIR", "/tmp")) if name.startswith("gymbridge-")),
+        "names in /dev/shm": {name for name in os.listdir("/dev/shm") if name.startswith("psm_")},
+        "files": {name for name in os.listdir(os.environ.get("TMPDIR", "/tmp")) if name.startswith("gymbridge-")},
     }
 
 
@@ -383,7 +383,11 @@ class ChaosProgram:
         deadline = monotonic() + PATIENCE / 6
         while True:
             after = left_behind()
-            differences = {name: (before[name], after[name]) for name in before if after[name] != before[name]}
+            differences = {
+                name: (before[name], after[name])
+                for name in before
+                if not (after[name] <= before[name] if isinstance(after[name], set) else after[name] == before[name])
+            }
             if not differences:
                 return
             if monotonic() > deadline:

@@ -21,7 +21,12 @@ from gymbridge.engine.workers.interpreter import own_signals
 
 __all__ = ["ENDED", "FAILED", "PRELOADED", "STARTED", "Message", "main"]
 
-PRELOADED = ("gymnasium", "gymbridge.engine.env_threads", "gymbridge.engine.workers.worker_main")
+PRELOADED = (
+    "gymnasium",
+    "gymbridge.engine.any_env",
+    "gymbridge.engine.env_threads",
+    "gymbridge.engine.workers.worker_main",
+)
 """Imported once, before the first fork, so that no worker has to."""
 
 STARTED, FAILED, ENDED = b"s", b"f", b"e"

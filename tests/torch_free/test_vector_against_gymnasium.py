@@ -82,6 +82,7 @@ def makers_of(family: str, num_envs: int) -> list[Callable[[], gym.Env]]:
     ]
 
 
+@pytest.mark.every(2, "cls", "family", "mode")
 @BOTH
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("family", FAMILIES)

@@ -394,6 +394,7 @@ def test_async(part: int) -> None:
     agree()
 
 
+@pytest.mark.every(2, "workers", "space", "mode")
 @pytest.mark.parametrize(
     "space",
     [

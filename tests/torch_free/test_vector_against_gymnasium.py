@@ -26,7 +26,7 @@ FAMILIES = (
     *("Blackjack", "FrozenLake", "Taxi", "CliffWalking"),
 )
 MODES = tuple(AutoresetMode)
-STEPS = examples(2000)
+STEPS = examples(1000)
 BOX = spaces.Box(0, 255, (2,), np.uint8)
 
 

@@ -15,6 +15,7 @@ import pickle
 import select
 import struct
 import traceback
+import weakref
 from typing import NamedTuple
 
 from gymbridge.engine.workers.interpreter import own_signals
@@ -65,6 +66,8 @@ def main(arguments: list[str]) -> int:
         os.set_inheritable(descriptor, False)
     for name in (*PRELOADED, *arguments[2:]):
         importlib.import_module(name)
+    for finalizer in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
+        finalizer.atexit = False  # else torch takes itself apart in each worker, half of its cost
     starter = _Starter(control, parent)
     starter.greet()
     os.chdir("/")  # keeps no directory busy; a worker goes where its parent is

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Generator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,16 @@ def pytest_configure(config: pytest.Config) -> None:
         if f"{found}.".startswith(f"{expected}."):
             continue
         raise pytest.UsageError(f"this environment is for {package} {expected}, but {found} is installed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nobody looks for garbage while modules are imported and tests made, none of which becomes any."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -213,7 +213,7 @@ if __name__ == "__main__":
     assert worker.connection.recv() == "written"
     worker.kill()
     worker.join()
-    print(worker.stderr_tail[-7:], end="")
+    print(worker.stderr_tail[-6:], end="")
 """
 
 

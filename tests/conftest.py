@@ -1,4 +1,4 @@
-"""What every test has: checks of the installed versions, the gymnasium marker, hypothesis' settings, and more.
+"""What every test has: checks of the installed versions, markers, hypothesis' settings, and more.
 
 Nothing here imports torch: the tests in ``torch_free/`` run where it is not installed.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Generator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
@@ -41,6 +43,49 @@ def pytest_configure(config: pytest.Config) -> None:
         if f"{found}.".startswith(f"{expected}."):
             continue
         raise pytest.UsageError(f"this environment is for {package} {expected}, but {found} is installed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nobody looks for garbage while modules are imported and tests made, none of which becomes any."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what tests marked ``every`` do without, unless ``GYMBRIDGE_ENGINES`` is ``all``."""
+    if os.environ.get("GYMBRIDGE_ENGINES") == "all":
+        return
+    marked: dict[str, list[Any]] = {}
+    for item in items:
+        if item.get_closest_marker("every"):
+            marked.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = {item for each in marked.values() for item in _beside_the_diagonals(each)}
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=[*left_out])
+
+
+def _beside_the_diagonals(items: list[Any]) -> list[Any]:
+    """Those of a test's items that do not run: in a table of two arguments, all but every n-th diagonal.
+
+    So each row and each column has a part. One that is named by its whole id, and so alone, runs.
+    """
+    if len(items) == 1:
+        return []
+    marker = items[0].get_closest_marker("every")
+    n, *names = marker.args
+    sums = [0] * len(items)
+    for name in names:
+        first = {}  # the place of each value among the argument's values; values need have no hash
+        for item in sorted(items, key=lambda item: item.callspec.indices[name]):
+            first.setdefault(id(item.callspec.params[name]), len(first))
+        for at, item in enumerate(items):
+            sums[at] += first[id(item.callspec.params[name])]
+    return [item for item, total in zip(items, sums, strict=True) if total % n != marker.kwargs.get("first", 0)]
 
 
 def pytest_collection_finish() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
-__all__ = ["PHASES", "examples", "given_over_engines", "quick"]
+__all__ = ["FACTOR", "PHASES", "examples", "given_over_engines", "quick"]
 
 FACTOR = float(os.environ.get("GYMBRIDGE_EXAMPLES", "1"))
 """So many times the usual number of examples."""

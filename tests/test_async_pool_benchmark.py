@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +29,10 @@ def test_our_pools_and_the_envs_alone_are_timed(tmp_path: Path, subprocess_env: 
 @pytest.mark.parametrize(
     ("option", "said"), [("--peers=none", "unknown peers none"), ("--cases=jump", "unknown cases jump")]
 )
-def test_what_it_does_not_know_is_refused(option: Any, said: str, subprocess_env: dict[str, str]) -> None:
-    done = subprocess.run([sys.executable, PROGRAM, option], env=subprocess_env, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert said in done.stderr
+def test_what_it_does_not_know_is_refused(
+    option: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(PROGRAM.parent)
+    with pytest.raises(SystemExit, match="2"):
+        import_module(PROGRAM.stem).main([option])
+    assert said in capsys.readouterr().err

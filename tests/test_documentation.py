@@ -6,8 +6,10 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,20 +36,31 @@ def script(page: str) -> str:
     return "\n".join(lines)
 
 
-def missing_extras(program: str) -> list[str]:
-    """The optional libraries that a program imports and that are not installed."""
+def needed_extras(program: str) -> list[str]:
+    """The optional libraries that a program imports."""
     modules = set()
     for node in ast.walk(ast.parse(program)):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             modules.add(node.module or "")
-    needed = (
+    return [
         library
         for library, face in EXTRAS.items()
         if any(name == face or name.partition(".")[0] == library for name in modules)
-    )
-    return [library for library in needed if find_spec(library) is None]
+    ]
+
+
+def missing_extras(program: str) -> list[str]:
+    """Those that are not installed."""
+    return [library for library in needed_extras(program) if find_spec(library) is None]
+
+
+def with_code() -> Iterator[Any]:
+    """The pages with Python examples."""
+    for page in PAGES:
+        if PYTHON_BLOCK.search(text := page.read_text()):
+            yield pytest.param(page, marks=[pytest.mark.extras] if needed_extras(script(text)) else [], id=page.name)
 
 
 def test_what_needs_an_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,9 +83,7 @@ def test_every_python_block_is_found() -> None:
         assert len(opened) == len(PYTHON_BLOCK.findall(text)), page
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if PYTHON_BLOCK.search(page.read_text())], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", [*with_code()])
 def test_examples_of_a_page_run(page: Path, tmp_path: Path, subprocess_env: dict[str, str]) -> None:
     if missing := missing_extras(script(page.read_text())):
         pytest.skip(f"{', '.join(missing)} is not installed")

@@ -276,8 +276,8 @@ def test_torchrl_learns_alike_without_workers(load: Load, capsys: Capture) -> No
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", LEARNERS)
 def test_it_learns_and_draws_its_curve(name: str, run: Run, tmp_path: Path) -> None:
-    # A random policy's mean return is 22, and after these steps it is 200 with any seed tried.
-    assert mean_return(run(name, "--total-steps=30000")) > 100
+    # A random policy's mean return is 22, and after these steps it is 100 with any seed tried.
+    assert mean_return(run(name, "--total-steps=12000")) > 60
     drawing = (tmp_path / f"{name}.png").read_bytes()
     assert drawing.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = int.from_bytes(drawing[16:20], "big"), int.from_bytes(drawing[20:24], "big")

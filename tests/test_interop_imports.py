@@ -7,17 +7,21 @@ import sys
 
 import pytest
 
+from gymbridge import AsyncEnvPool
+
 LIBRARIES = {"sb3": "stable_baselines3", "torchrl": "torchrl", "envpool": "envpool", "ray": "ray"}
 """Module of ``gymbridge.interop``, which is the name of its extra too -> library."""
 
 MISSING = """
 import sys
+from importlib import import_module
 
-sys.modules[{library!r}] = None  # Python then raises what it raises of a library that is not installed
-try:
-    import gymbridge.interop.{module}
-except ImportError as error:
-    print(error)
+sys.modules.update(dict.fromkeys({libraries!r}))  # Python then raises what it raises of what is not installed
+for module in {modules!r}:
+    try:
+        import_module("gymbridge.interop." + module)
+    except ImportError as error:
+        print(error)
 """
 
 UNASKED = """
@@ -37,20 +41,19 @@ def output_of(program: str, env: dict[str, str]) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("module", LIBRARIES)
-def test_a_missing_library_is_an_import_error_that_names_the_extra(module: str, subprocess_env: dict[str, str]) -> None:
-    said = output_of(MISSING.format(library=LIBRARIES[module], module=module), subprocess_env)
-    assert f"pip install 'gymbridge[{module}]'" in said
+def test_a_missing_library_is_an_import_error_that_names_the_extra(subprocess_env: dict[str, str]) -> None:
+    said = output_of(MISSING.format(libraries=[*LIBRARIES.values()], modules=[*LIBRARIES]), subprocess_env).splitlines()
+    for module, line in zip(LIBRARIES, said, strict=True):
+        assert f"pip install 'gymbridge[{module}]'" in line
 
 
-def test_a_pool_without_ray_is_an_import_error_that_names_the_extra(subprocess_env: dict[str, str]) -> None:
-    program = MISSING.format(library="ray", module="ray").replace(
-        "import gymbridge.interop.ray",
-        "from gymbridge import AsyncEnvPool; AsyncEnvPool(['CartPole-v1'], backend='ray')",
-    )
-    said = output_of(program, subprocess_env)
-    assert "backend='ray' needs Ray" in said
-    assert "pip install 'gymbridge[ray]'" in said
+def test_a_pool_without_ray_is_an_import_error_that_names_the_extra() -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "ray", None)
+        patched.delitem(sys.modules, "gymbridge.interop.ray", raising=False)
+        with pytest.raises(ImportError, match="backend='ray' needs Ray") as raised:
+            AsyncEnvPool(["CartPole-v1"], backend="ray")
+    assert "pip install 'gymbridge[ray]'" in str(raised.value)
 
 
 def test_no_library_is_imported_unasked(subprocess_env: dict[str, str]) -> None:

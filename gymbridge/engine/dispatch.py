@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from gymbridge.engine.workers.pickling import dumps_plainly
 
 __all__ = ["Arguments", "FollowsPaths", "Kept"]
 
@@ -47,7 +48,7 @@ def _can_leave(value: Any) -> bool:
     if callable(value):
         return False
     try:
-        pickle.dumps(value)
+        dumps_plainly(value)
     except Exception:
         return False
     return True

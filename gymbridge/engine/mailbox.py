@@ -9,7 +9,7 @@ from typing import Any
 import cloudpickle
 
 from gymbridge.engine.workers.descriptors import anonymous_file
-from gymbridge.engine.workers.pickling import what_cannot_be_pickled
+from gymbridge.engine.workers.pickling import dumps_plainly, what_cannot_be_pickled
 from gymbridge.errors import UnpicklableError
 
 __all__ = ["Mailbox", "packed_for_caller", "packed_for_worker"]
@@ -123,7 +123,7 @@ def packed_for_caller(message: Any, what: str) -> bytes:
     to no module here, such as the classes of the caller's ``__main__``.
     """
     try:
-        return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        return dumps_plainly(message)
     except Exception:
         try:
             packed: bytes = cloudpickle.dumps(message)

@@ -95,6 +95,7 @@ BATCHES = [
 ]
 
 
+@pytest.mark.every(3, "engine", "kind")
 @pytest.mark.parametrize("engine", BATCHES, ids=str)
 @pytest.mark.parametrize("kind", TENSORDICT_ENVS)
 @quick(3)

@@ -25,6 +25,7 @@ def outer(engine: TensorDictEngine, maker: Callable[[int], object], inner: int =
     return engine.make(lambda row: one.make(maker, row * inner))  # type: ignore[arg-type]
 
 
+@pytest.mark.every(2, "td_three", "kind")
 @pytest.mark.parametrize("kind", ["counting", "nested", "strings", "groups and root", "infos"])
 def test_it_keeps_the_contract(td_three: TensorDictEngine, kind: str) -> None:
     env = outer(td_three, TENSORDICT_ENVS[kind])

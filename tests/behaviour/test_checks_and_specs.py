@@ -38,6 +38,7 @@ def translatable(space: spaces.Space) -> bool:
     return True
 
 
+@pytest.mark.every(3, "engine", "maker", "options")
 @pytest.mark.parametrize("maker", [*ZOO.values(), lambda: gym.make("CartPole-v1")], ids=[*ZOO, "CartPole-v1"])
 @pytest.mark.parametrize(
     "options",

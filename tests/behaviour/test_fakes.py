@@ -42,6 +42,7 @@ def a_real_step(env: Any) -> TensorDictBase:
     return stepped
 
 
+@pytest.mark.every(3, "td_engine", "kind")
 @pytest.mark.parametrize("kind", TENSORDICT_ENVS)
 def test_it_looks_like_a_real_step(td_engine: TensorDictEngine, kind: str) -> None:
     env = td_engine.make(TENSORDICT_ENVS[kind])

@@ -138,6 +138,7 @@ def test_an_env_says_whether_its_batch_size_is_locked_and_its_specs_dynamic(td_e
     assert not td_engine.make(StatefulEnv).has_dynamic_specs
 
 
+@pytest.mark.every(3, "td_engine", "kind", first=2)
 @pytest.mark.parametrize("kind", TENSORDICT_ENVS)
 def test_rewards_and_flags_have_a_last_dim_and_done_is_either(td_engine: TensorDictEngine, kind: str) -> None:
     env = td_engine.make(TENSORDICT_ENVS[kind])

@@ -39,6 +39,7 @@ def some(env: EnvBase) -> torch.Tensor:
     return (torch.arange(env.numel()) % 2 == 0).reshape(env.batch_size)
 
 
+@pytest.mark.every(3, "td_engine", "kind", "call", "form")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("kind", ["counting", "batched"])

@@ -122,6 +122,7 @@ def test_metadata_say_what_the_env_says(contract: Engine) -> None:
         env.rand_step(env.reset())  # what was only described still runs
 
 
+@pytest.mark.every(3, "td_engine", "kind", first=1)
 @pytest.mark.parametrize("kind", TENSORDICT_ENVS)
 def test_metadata_of_tensordict_envs(td_engine: TensorDictEngine, kind: str) -> None:
     """They are the env's, and pickle; those of one env, expanded, are those of a batch of such envs."""

@@ -22,6 +22,7 @@ import pytest
 import tensordict_waiting_envs
 import torch
 import waiting_envs
+from fuzzing import examples
 from gymnasium.error import ResetNeeded
 from interrupts import interrupted
 from tensordict import TensorDict
@@ -447,7 +448,7 @@ def test_an_interrupt_wherever_it_comes(kind: Any, call: str) -> None:
     at, hits = 0, 0
     came_so_far = True
     while came_so_far:
-        at += 1 + at // 40
+        at += 1 + at // 20
         td = acting(env.reset(), 1, 1)
         came_so_far, came_out = interrupted(lambda td=td: CALLS[call](env, td), at)  # type: ignore[misc]
         hits += came_out
@@ -642,7 +643,7 @@ def open_descriptors() -> list[str]:
     return [name for name in names if os.path.lexists(f"/proc/self/fd/{name}")]  # not that of the list itself
 
 
-CYCLES = {ActingEnv: (200, 50), ActingTensorDictEnv: (20, 10)}
+CYCLES = {ActingEnv: (examples(50), examples(15)), ActingTensorDictEnv: (examples(10), examples(5))}
 """How many are closed and how many dropped; workers that import torch are slower to start."""
 
 

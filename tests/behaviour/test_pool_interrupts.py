@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from fuzzing import FACTOR
 from gymnasium.error import ResetNeeded
 from interrupts import interrupted
 from pools import BACKENDS, Backend, Verb, acting_pool
@@ -20,8 +21,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 NUM_ENVS = 2
 EVENTS = ("call", "return", "c_call", "c_return")
-STRIDE = 3
-"""Of events: there are hundreds in a receive."""
+STRIDE = max(1, round(7 / max(1, FACTOR)))
+"""Of events: there are hundreds in a receive; with ``GYMBRIDGE_EXAMPLES=7`` each is interrupted."""
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def verb(acts: list[str]) -> Verb:
 @pytest.fixture
 def first(backend: Backend) -> int:
     """The first event that is interrupted, from which on each ``STRIDE``-th is: another one over each backend."""
-    return 1 + [*BACKENDS].index(backend) % STRIDE
+    return 1 + 2 * [*BACKENDS].index(backend) % STRIDE
 
 
 @pytest.fixture

@@ -55,10 +55,21 @@ STACKS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=[(kind, stack) for kind in KINDS for stack in STACKS], ids="-".join)
-def make(request: pytest.FixtureRequest, batched_env: Any) -> Any:
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of envs."""
+    return str(request.param)
+
+
+@pytest.fixture(params=STACKS)
+def stack(request: pytest.FixtureRequest) -> str:
+    """Each way to stack what they give."""
+    return str(request.param)
+
+
+@pytest.fixture
+def make(kind: str, stack: str, batched_env: Any) -> Any:
     """Makes a batch of two, of each kind, in each way to stack."""
-    kind, stack = request.param
     return lambda: batched_env(2, KINDS[kind], **STACKS[stack])
 
 
@@ -80,6 +91,7 @@ def mask(number: int, env: Any) -> torch.Tensor:
     return picked.reshape(2, *[1] * (env.ndim - 1)).expand(env.batch_size).clone()
 
 
+@pytest.mark.every(3, "kind", "stack", "batched_env", "masked")
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 def test_nothing_done_to_what_was_returned_reaches_the_envs(make: Any, masked: bool) -> None:
     """Of two batches, what one returned is spoilt after it was looked at; the other's caller does nothing to it."""
@@ -108,6 +120,7 @@ def test_nothing_done_to_what_was_returned_reaches_the_envs(make: Any, masked: b
         env.close()
 
 
+@pytest.mark.every(3, "kind", "stack", "batched_env", "masked", first=1)
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 def test_what_was_returned_does_not_change(make: Any, masked: bool) -> None:
     env = make()
@@ -134,6 +147,7 @@ def test_what_was_returned_does_not_change(make: Any, masked: bool) -> None:
     env.close()
 
 
+@pytest.mark.every(2, "kind", "stack", "batched_env")
 def test_next_shares_no_memory_with_the_roots(make: Any) -> None:
     env = make()
     root = env.reset()

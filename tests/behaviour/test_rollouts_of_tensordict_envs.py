@@ -52,6 +52,7 @@ def test_its_arguments_stand_in_torchrls_order() -> None:
     assert defaults == {"auto_reset": True, **nothing, **off}
 
 
+@pytest.mark.every(3, "td_engine", "kind")
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_dense_and_ends_in_time_unless_shapes_may_differ(td_engine: TensorDictEngine, kind: str) -> None:
     env = td_engine.make(TENSORDICT_ENVS[kind])
@@ -96,6 +97,7 @@ def test_what_is_done_in_a_group_is_reset_when_it_goes_on(td_engine: TensorDictE
         assert not td[group, "done"].any()
 
 
+@pytest.mark.every(3, "td_engine", "kind", first=1)
 @pytest.mark.parametrize("kind", WAITS)
 def test_until_all_are_done_who_is_done_waits_and_repeats_its_last_step(td_engine: TensorDictEngine, kind: str) -> None:
     env = td_engine.make(TENSORDICT_ENVS[kind])

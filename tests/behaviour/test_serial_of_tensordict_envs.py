@@ -46,6 +46,7 @@ def three(request: pytest.FixtureRequest) -> TensorDictEngine:
     return engine
 
 
+@pytest.mark.every(3, "engine", "kind")
 @pytest.mark.parametrize("kind", TENSORDICT_ENVS)
 @given_over_engines(data=st.data())
 def test_any_program(engine: TensorDictEngine, kind: str, data: st.DataObject) -> None:
@@ -55,6 +56,7 @@ def test_any_program(engine: TensorDictEngine, kind: str, data: st.DataObject) -
 ALIKE = [kind for kind in TENSORDICT_ENVS if kind != "tasks"]
 
 
+@pytest.mark.every(3, "engine", "kind", first=1)
 @pytest.mark.parametrize("kind", ALIKE)
 def test_its_outputs_are_as_its_specs_say(engine: TensorDictEngine, kind: str) -> None:
     env = engine.make(TENSORDICT_ENVS[kind])

@@ -60,6 +60,7 @@ def mask(num_envs: int, *rows: int) -> torch.Tensor:
 # ---------------------------------------------------------------- what each row is
 
 
+@pytest.mark.every(2, "engine", "kind")
 @pytest.mark.parametrize("engine", [batch for batch in BATCHES if batch.num_envs == 3 and not batch.lazy], ids=str)
 @pytest.mark.parametrize("kind", UNLIKE)
 @given_over_engines(data=st.data())
@@ -190,6 +191,7 @@ def test_an_action_that_does_not_fit_names_its_row(batched_env: Any, makers: Mak
 # ---------------------------------------------------------------- rollouts
 
 
+@pytest.mark.every(3, "batched_env", "makers", "how", "contiguous")
 @pytest.mark.parametrize("contiguous", [True, False])
 @pytest.mark.parametrize("how", [{"break_when_any_done": False}, {"break_when_all_done": True}, {}], ids=str)
 def test_rollouts_are_each_envs_own(batched_env: Any, makers: Makers, how: dict[str, bool], contiguous: bool) -> None:

@@ -25,7 +25,7 @@ from gymbridge.spaces import (
 from gymbridge.spaces.naming import action_tree, observation_tree, space_tree
 from gymbridge.specs import Composite
 
-many = settings(max_examples=examples(1000))
+many = settings(max_examples=examples(300))
 
 
 @st.composite

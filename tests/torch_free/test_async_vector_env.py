@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -180,6 +182,50 @@ def test_what_workers_take_over_and_what_they_do_not(context: str | None, monkey
     assert envs.call("variable", "OMPI_COMM_WORLD_RANK") == (None,) * 2
     assert envs.call("variable", "GYMBRIDGE_TEST") == ("3",) * 2
     envs.close(), other.close()
+
+
+ENV_THAT_RAISES = """
+import gymnasium as gym
+import numpy as np
+
+print("imported", flush=True)
+
+class OwnError(Exception):
+    pass
+
+class Raising(gym.Env):
+    observation_space = action_space = gym.spaces.Discrete(2)
+
+    def __init__(self):
+        self.boom = OwnError("held")
+
+    def reset(self, *, seed=None, options=None):
+        return np.int64(0), {}
+
+    def step(self, action):
+        raise OwnError("in a step")
+"""
+
+
+def test_a_worker_does_not_import_the_module_of_a_class_that_it_has_by_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither for an error of that class nor for an attribute: importing it may run anything."""
+    (tmp_path / "env_that_raises.py").write_text(ENV_THAT_RAISES)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("env_that_raises")
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        envs = AsyncVectorEnv([module.Raising])
+        envs.reset()
+        envs.get_attr("boom")
+        with pytest.raises(module.OwnError, match="in a step"):
+            envs.step(np.zeros(1, np.int64))
+        envs.close()
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+        del sys.modules[module.__name__]
+    assert capfd.readouterr().out == "imported\n"
 
 
 @pytest.mark.parametrize("daemon", [True, False])

@@ -26,7 +26,7 @@ FAMILIES = (
     *("Blackjack", "FrozenLake", "Taxi", "CliffWalking"),
 )
 MODES = tuple(AutoresetMode)
-STEPS = examples(2000)
+STEPS = examples(1000)
 BOX = spaces.Box(0, 255, (2,), np.uint8)
 
 
@@ -82,6 +82,7 @@ def makers_of(family: str, num_envs: int) -> list[Callable[[], gym.Env]]:
     ]
 
 
+@pytest.mark.every(2, "cls", "family", "mode")
 @BOTH
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("family", FAMILIES)

@@ -401,6 +401,7 @@ def test_a_reset_that_raises_after_an_end_keeps_the_end(cls: Any) -> None:
 ONES = np.ones(2, np.uint8)
 
 
+@pytest.mark.every(3, "cls", "outcome", "mode", "steps")
 @pytest.mark.parametrize(
     ("outcome", "name"),
     [

@@ -370,9 +370,9 @@ MANY = settings(
 
 @pytest.mark.parametrize("part", range(4))
 def test_sync(part: int) -> None:
-    """400 programs, 20,000 with ``GYMBRIDGE_EXAMPLES=50``; parts, so that several processes share them."""
+    """200 programs, 20,000 with ``GYMBRIDGE_EXAMPLES=100``; parts, so that several processes share them."""
 
-    @settings(MANY, max_examples=examples(100))
+    @settings(MANY, max_examples=examples(50))
     @given(program=programs(odd=NEWEST))
     def agree(program: Program) -> None:
         for row in Twins(program, workers=False).run():
@@ -383,9 +383,9 @@ def test_sync(part: int) -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_async(part: int) -> None:
-    """100 programs, 5,000 with ``GYMBRIDGE_EXAMPLES=50``."""
+    """60 programs, 6,000 with ``GYMBRIDGE_EXAMPLES=100``."""
 
-    @settings(MANY, max_examples=examples(25))
+    @settings(MANY, max_examples=examples(15))
     @given(program=programs(workers=True, odd=NEWEST))
     def agree(program: Program) -> None:
         for row in Twins(program, workers=True).run():
@@ -394,6 +394,7 @@ def test_async(part: int) -> None:
     agree()
 
 
+@pytest.mark.every(2, "workers", "space", "mode")
 @pytest.mark.parametrize(
     "space",
     [

@@ -191,6 +191,7 @@ def gymnasiums_async(fns: Any, space: spaces.Space, mode: AutoresetMode) -> Any:
     return gym.vector.AsyncVectorEnv(fns, shared_memory=shared, autoreset_mode=mode)
 
 
+@pytest.mark.every(3, "name", "mode")
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("name", SPACES)
 def test_each_space_as_observation_and_action(name: str, mode: AutoresetMode) -> None:

@@ -38,6 +38,7 @@ def test_every_wrapper_has_a_case() -> None:
     assert not missing
 
 
+@pytest.mark.every(3, "cls", "mode", "copied", "case")
 @BOTH
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("copied", [True, False], ids=["copy", "no copy"])

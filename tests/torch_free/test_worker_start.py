@@ -9,8 +9,10 @@ import random
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -401,3 +403,22 @@ def test_a_script_needs_no_guard_and_runs_once(
 
 
 WRAPPER_SPEC = "gym.envs.registration.WrapperSpec('Size', '__main__:Size', {})"
+
+
+def test_what_the_starter_imported_is_not_taken_apart_by_each_worker() -> None:
+    """What the worker registers for its own end runs; torch's finalizers would cost more than the rest of a worker."""
+
+    def job(side: WorkerSide) -> None:
+        inherited = [finalizer.atexit for finalizer in weakref.finalize._registry]  # type: ignore[attr-defined]
+        point = Point(1)
+        descriptor = os.dup(side.connection.fileno())
+        weakref.finalize(point, os.write, descriptor, len(b"end").to_bytes(4, "big") + b"end")
+        sys.kept = point  # type: ignore[attr-defined]
+        side.connection.send(inherited)
+
+    with worker(job, preload=("gymbridge.envs.remote_host",) if find_spec("torch") else ()) as process:
+        inherited = process.connection.recv()
+        assert inherited or not find_spec("torch")
+        assert not any(inherited)
+        assert process.connection.recv_bytes() == b"end"
+        assert process.exit_status(PATIENCE) == 0

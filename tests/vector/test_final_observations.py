@@ -160,6 +160,7 @@ def assert_infos_have(infos: dict[str, Any], info: dict[str, Any], row: int) -> 
 REUSES = pytest.mark.parametrize("reuses", [False, True], ids=["fresh", "reuses"])
 
 
+@pytest.mark.every(2, "make", "name", "reuses")
 @REUSES
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("make", [sync, serial, pool])

@@ -157,6 +157,7 @@ def mask_of(*rows: bool) -> torch.Tensor:
 # ---------------------------------------------------------------- as the engine natively
 
 
+@pytest.mark.every(2, "make", "mode", first=1)
 @pytest.mark.parametrize(("make", "mode"), ALIKE)
 def test_steps_are_those_of_the_engine(make: Make, mode: AutoresetMode) -> None:
     """Observations, infos, rewards and flags of ``next`` and of the root, step by step; no dead steps."""
@@ -187,6 +188,7 @@ def assert_same_specs(ours: EnvBase, theirs: EnvBase) -> None:
     assert ours.batch_size == theirs.batch_size
 
 
+@pytest.mark.every(2, "make", "mode")
 @pytest.mark.parametrize(("make", "mode"), ALIKE)
 def test_rollouts_are_those_of_the_engine(make: Make, mode: AutoresetMode) -> None:
     """Also the parts of one that is taken up again, with random actions from the same seed.
@@ -206,6 +208,7 @@ def test_rollouts_are_those_of_the_engine(make: Make, mode: AutoresetMode) -> No
         assert_equal(our, their, f"rollout {part}")
 
 
+@pytest.mark.every(2, "make", "mode", first=1)
 @pytest.mark.parametrize(("make", "mode"), [it for it in ALIKE if it.values[0] in (*WITH_MASKS.values(),)])
 def test_masked_resets_are_those_of_the_engine(make: Make, mode: AutoresetMode) -> None:
     """Of envs in an episode, of ended ones, of both, of none; what is not picked keeps what the caller has."""
@@ -295,6 +298,7 @@ def assert_every_transition_once(steps: TensorDictBase, vector_env: Any) -> None
             assert [int(action) for action in vector_env.envs[row].actions] == own["action"].tolist()  # type: ignore[attr-defined]
 
 
+@pytest.mark.every(2, "make", "mode")
 @pytest.mark.parametrize(("make", "mode"), ALIKE)
 def test_every_step_of_the_envs_is_one_transition(make: Make, mode: AutoresetMode) -> None:
     vector_env = make(MAKERS, mode)
@@ -481,6 +485,7 @@ def test_a_module_that_reads_tensors_is_not_given_valid() -> None:
 SPACES = {**OBJECT_SPACES, "tuple": spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)])}
 
 
+@pytest.mark.every(3, "space", "kind", "mode")
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
 @pytest.mark.parametrize(
     ("kind", "mode"),
@@ -584,6 +589,7 @@ def test_rewards_are_float32_unless_told() -> None:
     assert env.reward_spec.dtype is env.step(policy(env.reset()))["next", "reward"].dtype is torch.float64
 
 
+@pytest.mark.every(2, "make", "mode", first=1)
 @pytest.mark.parametrize(("make", "mode"), ALIKE)
 def test_results_are_the_callers_own(make: Make, mode: AutoresetMode) -> None:
     """They stay as they are when the env goes on, and nothing that the caller writes into them comes back."""
@@ -691,6 +697,7 @@ def test_on_a_gpu(mode: AutoresetMode) -> None:
 # ---------------------------------------------------------------- specs
 
 
+@pytest.mark.every(2, "make", "mode")
 @pytest.mark.parametrize(("make", "mode"), ALIKE)
 def test_what_comes_out_is_as_the_specs_say(make: Make, mode: AutoresetMode) -> None:
     env = from_vector_env(make(MAKERS, mode), info=INFO)

@@ -36,6 +36,7 @@ def pool(num_envs: int, makers: list[Any]) -> AsyncEnvPool:
     return AsyncEnvPool(makers)
 
 
+@pytest.mark.every(3, "batch", "case")
 @pytest.mark.parametrize(
     ("batch", "mode"),
     [*((SerialEnv, mode) for mode in MODES), (ParallelEnv, MODES[0]), (pool, MODES[0])],

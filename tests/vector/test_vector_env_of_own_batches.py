@@ -254,6 +254,7 @@ def flattened_flags(made: TensorDictBase) -> TensorDictBase:
     return made.set("terminated", made["terminated"].squeeze(-1)) if "terminated" in made.keys() else made
 
 
+@pytest.mark.every(3, "form", "kind")
 @pytest.mark.parametrize(
     "form", FORMS, ids=lambda form: f"{form[0].value}-{form[1]}-{'copy' if form[2] else 'no copy'}"
 )

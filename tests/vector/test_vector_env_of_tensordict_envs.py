@@ -239,6 +239,7 @@ def form_id(part: Any) -> str:
     return str(getattr(part, "value", part))
 
 
+@pytest.mark.every(3, "batch", "name", "mode", "output")
 @pytest.mark.parametrize(("mode", "output"), FORMS, ids=form_id)
 @pytest.mark.parametrize("name", ENVS)
 @pytest.mark.parametrize("batch", ["SerialEnv", "pool"])

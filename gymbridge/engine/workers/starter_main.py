@@ -15,13 +15,19 @@ import pickle
 import select
 import struct
 import traceback
+import weakref
 from typing import NamedTuple
 
 from gymbridge.engine.workers.interpreter import own_signals
 
 __all__ = ["ENDED", "FAILED", "PRELOADED", "STARTED", "Message", "main"]
 
-PRELOADED = ("gymnasium", "gymbridge.engine.env_threads", "gymbridge.engine.workers.worker_main")
+PRELOADED = (
+    "gymnasium",
+    "gymbridge.engine.any_env",
+    "gymbridge.engine.env_threads",
+    "gymbridge.engine.workers.worker_main",
+)
 """Imported once, before the first fork, so that no worker has to."""
 
 STARTED, FAILED, ENDED = b"s", b"f", b"e"
@@ -58,13 +64,17 @@ def main(arguments: list[str]) -> int:
     own_signals()
     for descriptor in (control, parent):
         os.set_inheritable(descriptor, False)
+    gc.disable()  # it would look for garbage in torch again and again while that is imported, a sixth of the time
     for name in (*PRELOADED, *arguments[2:]):
         importlib.import_module(name)
+    for finalizer in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
+        finalizer.atexit = False  # else torch takes itself apart in each worker, half of its cost
     starter = _Starter(control, parent)
     starter.greet()
     os.chdir("/")  # keeps no directory busy; a worker goes where its parent is
     gc.collect()
     gc.freeze()  # a collection in a worker would else write to, and so copy, every page that they share
+    gc.enable()
     starter.serve()
     return 0
 

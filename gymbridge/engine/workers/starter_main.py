@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
     gc.disable()  # it would look for garbage in torch again and again while that is imported, a sixth of the time
     for name in (*PRELOADED, *arguments[2:]):
         importlib.import_module(name)
-    for finalizer in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
+    for finalizer in [*getattr(weakref.finalize, "_registry", ())]:  # which only CPython has
         finalizer.atexit = False  # else torch takes itself apart in each worker, half of its cost
     starter = _Starter(control, parent)
     starter.greet()

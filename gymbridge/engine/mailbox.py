@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import types
+import weakref
 from typing import Any
 
 import cloudpickle
@@ -12,7 +15,7 @@ from gymbridge.engine.workers.descriptors import anonymous_file
 from gymbridge.engine.workers.pickling import dumps_plainly, what_cannot_be_pickled
 from gymbridge.errors import UnpicklableError
 
-__all__ = ["Mailbox", "packed_for_caller", "packed_for_worker"]
+__all__ = ["Mailbox", "packed_for_caller", "packed_for_this_process", "packed_for_worker"]
 
 _LENGTH_BYTES = 8
 
@@ -114,6 +117,38 @@ def packed_for_worker(message: Any, what: str) -> bytes:
     except Exception as error:
         raise _unpicklable(message, what, "to a worker process", error) from error
     return packed
+
+
+def packed_for_this_process(message: Any, what: str) -> bytes:
+    """Pickles what is unpickled here, as long as the message is there; see :func:`packed_for_worker`.
+
+    Classes and functions stay what they are. To unpickle those of ``__main__`` that cloudpickle has copied would put
+    copies in the place of all attributes of the class that is here: its lists and its methods, which see other globals.
+    """
+    packed = io.BytesIO()
+    try:
+        _PicklerForHere(packed).dump(message)
+    except Exception as error:
+        raise _unpicklable(message, what, "to a worker process", error) from error
+    return packed.getvalue()
+
+
+class _PicklerForHere(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles classes and functions as where they are."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if issubclass(type(obj), (type, types.FunctionType)) and obj is not _found:
+            _sent_here[id(obj)] = obj
+            return _found, (id(obj),)
+        return super().reducer_override(obj)
+
+
+_sent_here: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def _found(number: int) -> Any:
+    """The class or function that was pickled as this number."""
+    return _sent_here[number]
 
 
 def packed_for_caller(message: Any, what: str) -> bytes:

@@ -18,7 +18,7 @@ from gymbridge.engine.hangs import HangWatch
 from gymbridge.engine.host import IN_BLOCK, NOTHING, EnvDescription, Inputs, RemoteHostOptions, Report, joined
 from gymbridge.engine.info_records import forget_infos
 from gymbridge.engine.layout import ALIGNMENT, Layout
-from gymbridge.engine.mailbox import packed_for_worker
+from gymbridge.engine.mailbox import packed_for_this_process, packed_for_worker
 from gymbridge.engine.protocol import Allocation, Answer, Call, Command, RoundMail, RoundNews
 from gymbridge.engine.replacing import Replacing
 from gymbridge.engine.restarts import RestartLimit, Restarts
@@ -414,9 +414,13 @@ class ParallelEngine(RowVerbs, Generic[Description]):
                 None if beside is None else self._inputs.part(beside, part.start, part.stop),
                 None if reset_kwargs is None else reset_kwargs[part.start : part.stop],
             )
-            packed.append(packed_for_worker(mail, f"what the envs {[*part]} are given"))
+            packed.append(self._packed(worker, mail, f"what the envs {[*part]} are given"))
         for worker, message in zip(workers, packed, strict=True):
             self._crew.post(worker, message)
+
+    def _packed(self, worker: int, message: Any, what: str) -> bytes:
+        """Pickles what a worker is given; the share of the caller, whose number is behind the processes', is here."""
+        return (packed_for_worker if worker < self.num_workers else packed_for_this_process)(message, what)
 
     def _report(self, ops: bytes, workers: Sequence[int]) -> Report:
         crew, report = self._crew, NOTHING
@@ -530,7 +534,7 @@ class ParallelEngine(RowVerbs, Generic[Description]):
             self._crew.look_for_dead(calls)
         self._require_living(calls)
         packed = {
-            worker: packed_for_worker(own, f"what {verb!r} of the envs {[call.row for call in own]} is given")
+            worker: self._packed(worker, own, f"what {verb!r} of the envs {[call.row for call in own]} is given")
             for worker, own in calls.items()
         }
         for worker, message in packed.items():

@@ -103,8 +103,12 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 
 def tensors_of(arrays: Mapping[Key, npt.NDArray[Any]], placed: Iterable[PlacedLeaf]) -> dict[Key, torch.Tensor]:
-    """Key -> the tensor ``[N, …]`` of a leaf in a section of a block, over the block's own memory."""
-    return {one.key: torch.from_numpy(arrays[one.leaf.key]).view(one.dtype) for one in placed}
+    """Key -> the tensor ``[N, …]`` of a leaf in a section of a block, over the block's own memory.
+
+    It may be written to in and outside of ``inference_mode``, wherever this was called.
+    """
+    with torch.inference_mode(False):
+        return {one.key: torch.from_numpy(arrays[one.leaf.key]).view(one.dtype) for one in placed}
 
 
 def put_rows(column: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:

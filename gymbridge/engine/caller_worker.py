@@ -104,18 +104,23 @@ class CallerWorker:
         self._answers = _Answers()
         self._side = ProcessSide(self._answers, mailbox, theirs)
         self._service: EnvService | None = None
+        self._is_at_work = False
 
     def _obey(self, command: int | None) -> int:
-        if self._service is not None:
-            if not self._service.obey(command):
-                self._service = None
-        elif self._job is not None:
-            job, self._job = self._job, None
-            self._service = job.service_in(self._side)
+        outer, self._is_at_work = self._is_at_work, True
+        try:
             if self._service is not None:
-                self._service.begin()
-        else:
-            raise EOFError("its envs are closed, or were never made")
+                if not self._service.obey(command):
+                    self._service = None
+            elif self._job is not None and command is None:
+                job, self._job = self._job, None
+                self._service = job.service_in(self._side)
+                if self._service is not None:
+                    self._service.begin()
+            else:
+                raise EOFError("its envs are closed, or were never made")
+        finally:
+            self._is_at_work = outer
         return self._answers.latest
 
     @property
@@ -140,8 +145,8 @@ class CallerWorker:
         self.kill()
 
     def close(self) -> None:
-        """Closes the envs, unless they are; nobody is told how that goes. A second call does nothing."""
-        service = self._service
+        """Closes the envs, unless they are, or are at work; nobody is told how that goes. Again: does nothing."""
+        service = None if self._is_at_work else self._service  # at work in another thread, say, when this process ends
         self.kill()
         self.connection.close()
         self._theirs.close()

@@ -518,9 +518,12 @@ def not_known(worker: int) -> str:
 
 
 def _release(workers: list[Worker], mailboxes: list[Mailbox], pending: set[int]) -> None:
-    """Lets go of workers without waiting: those in the middle of something would not notice for long."""
+    """Lets go of workers without waiting: those in the middle of something would not notice for long.
+
+    The caller's own share is in the middle of nothing where an interrupt has ended that: its envs are closed.
+    """
     for number, worker in enumerate(workers):
-        if number in pending:
+        if number in pending and not isinstance(worker, CallerWorker):
             with suppress(ValueError):  # closed already
                 worker.kill()
         worker.close()

@@ -22,10 +22,13 @@ from worker_processes import descendants, still_running, watch
 from zoo import CountingEnv, DictEnv
 
 from gymbridge import ParallelEnv, SerialEnv
-from gymbridge.engine.caller_worker import CallerEnd
+from gymbridge.engine.caller_worker import CallerEnd, CallerWorker
 from gymbridge.engine.codes import Op
 from gymbridge.engine.gym_host import GymHostOptions
+from gymbridge.engine.mailbox import Mailbox
 from gymbridge.engine.parallel import ParallelEngine
+from gymbridge.engine.protocol import Answer, Command
+from gymbridge.engine.worker_loop import EnvWorker
 from gymbridge.envs import GymEnv, check_env_specs
 from gymbridge.errors import WorkerDiedError
 from gymbridge.vector import TensorDictVectorEnv
@@ -201,6 +204,49 @@ def test_verbs_reach_the_callers_envs_too() -> None:
     env.reset()
     assert not torch.equal(stepped(env)["observation"][:, -1], one[:, -1])
     check_env_specs(env)
+    env.close()
+
+
+class Noted:
+    """Kept in a list of its class, and counted in a global of this module, which is pickled by value."""
+
+    instances: ClassVar[list[Noted]] = []
+
+    def __init__(self) -> None:
+        self.instances.append(self)
+
+    def count(self) -> None:
+        global num_counted
+        num_counted += 1
+
+
+num_counted = 0
+
+
+def test_what_the_callers_envs_are_given_leaves_its_classes_as_they_are() -> None:
+    """Pickled by value and unpickled here, it would have the class take a copy of its list and of its methods."""
+    instances, count = Noted.instances, Noted.count
+    before = num_counted
+    env = batch()
+    env.reset(options={"noted": Noted()})
+    env.set_attr("noted", Noted())
+    env.set_attr("make", lambda: Noted())
+    assert Noted.instances is instances
+    assert Noted.count is count
+    assert isinstance(Acting.made_here[-1].noted, Noted)  # type: ignore[attr-defined]
+    assert isinstance(Acting.made_here[-1].resets[-1]["options"]["noted"], Noted)
+    Acting.made_here[-1].make().count()  # type: ignore[attr-defined]
+    assert num_counted == before + 1
+    env.close()
+
+
+@pytest.mark.parametrize("caller_steps", [True, False])
+def test_envs_that_are_started_in_inference_mode_go_on_outside_of_it(caller_steps: bool) -> None:
+    """As those of a ``SerialEnv``: what lies in the block is no tensor of that mode."""
+    env = ParallelEnv(3, CountingTensorDictEnv, num_workers=2, caller_steps=caller_steps)
+    with torch.inference_mode():
+        env.rollout(2, break_when_any_done=False)
+    assert env.rollout(2, break_when_any_done=False)["next", "reward"].shape == (3, 2, 1)
     env.close()
 
 
@@ -405,6 +451,30 @@ def test_a_batch_that_is_dropped_closes_the_callers_envs(closed: list[str]) -> N
     del env
     gc.collect()
     assert closed == ["env 2"]
+
+
+def test_a_batch_that_is_dropped_after_an_interrupt_closes_the_callers_envs(closed: list[str]) -> None:
+    """The interrupt has ended their step: they are in the middle of nothing, as those of a process may be."""
+    env = batch()
+    env.reset()
+    Acting.made_here[-1].act = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        stepped(env)
+    del env
+    gc.collect()
+    assert closed == ["env 2"]
+
+
+def test_a_close_before_the_callers_envs_are_made_makes_none() -> None:
+    """They would be of no use, and nobody would close them."""
+    mailbox = Mailbox.create()
+    worker = CallerWorker(EnvWorker(named(1), GymHostOptions(), 0, cores=None, num_threads=None), mailbox)
+    worker.wake.signal(Command.CLOSE)
+    with pytest.raises(EOFError):
+        worker.wake.skip_to(Answer.CLOSED)
+    worker.close()
+    mailbox.close()
+    assert Acting.made_here == []
 
 
 def test_workers_that_are_killed_at_the_end_leave_the_callers_envs_unclosed(closed: list[str]) -> None:

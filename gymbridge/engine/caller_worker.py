@@ -119,6 +119,10 @@ class CallerWorker:
                     self._service.begin()
             else:
                 raise EOFError("its envs are closed, or were never made")
+        except BaseException:
+            if self._service is not None:
+                self._service.abandon_round()
+            raise
         finally:
             self._is_at_work = outer
         return self._answers.latest

@@ -272,6 +272,15 @@ class EnvService:
         tally.end_round()
         return answer
 
+    def abandon_round(self) -> None:
+        """An interrupt has ended the round under way, if one was, and the worker goes on: it counts as far as it came.
+
+        As it does in a ``SerialEnv``; a process would end here, and its last round counts for nothing.
+        """
+        tally: SharedTally | None = getattr(self, "_tally", None)
+        if tally is not None and tally.begun_at:
+            tally.end_round()
+
     def _round(self, *, with_mail: bool) -> Answer:
         ops = self._block.op.tobytes()
         try:

@@ -336,6 +336,22 @@ def test_an_interrupt_in_the_callers_env_comes_through_and_a_reset_goes_on(inter
     env.close()
 
 
+def test_an_interrupt_in_the_callers_env_ends_its_round_in_the_counts() -> None:
+    """Else all the time after it would be that of work under way."""
+    env = batch()
+    env.reset()
+    env.stats()
+    stepped(env)
+    Acting.made_here[-1].act = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        stepped(env)
+    told = env.stats()
+    own = told["workers"][-1]
+    assert own["steps"] == 2
+    assert own["wait_s"] + own["step_s"] + own["copy_s"] == pytest.approx(told["seconds"], rel=0, abs=1e-9)
+    env.close()
+
+
 def test_what_was_sent_and_not_received_leaves_the_callers_envs_alone() -> None:
     """An interrupt between the two: the processes are at it already, the caller is not."""
     engine: Any = ParallelEngine(named(), GymHostOptions(), num_workers=2, caller_steps=True)

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
 
-from gymbridge.engine.mailbox import Mailbox
+from gymbridge.engine.mailbox import Mailbox, packed_for_this_process
 from gymbridge.engine.worker_loop import EnvService, EnvWorker, ProcessSide
 from gymbridge.engine.workers import WakeEnd, WakeGroup
 from gymbridge.engine.workers.channel import Channel
@@ -102,7 +104,7 @@ class CallerWorker:
         self._theirs = theirs
         self._job: EnvWorker | None = job
         self._answers = _Answers()
-        self._side = ProcessSide(self._answers, mailbox, theirs)
+        self._side = _Side(self._answers, mailbox, theirs)
         self._service: EnvService | None = None
         self._is_at_work = False
 
@@ -174,11 +176,22 @@ class CallerGroup(WakeGroup):
     def wait(self, pending: set[int], timeout: float | None = None, *, first: bool = False) -> set[int]:
         """See :class:`~gymbridge.engine.workers.WakeGroup`; the own share takes as long as it takes."""
         if self._index_of_caller in pending:
+            begun = perf_counter()
             self._caller.take()
             pending.discard(self._index_of_caller)
             if first or not pending:
                 return set()
+            if timeout is not None:
+                timeout = max(0.0, timeout - (perf_counter() - begun))
         return super().wait(pending, timeout, first=first)
+
+
+class _Side(ProcessSide):
+    """The worker's end of what connects it with the caller."""
+
+    def packed(self, message: Any, what: str) -> bytes:
+        """See :class:`~gymbridge.engine.worker_loop.Side`."""
+        return packed_for_this_process(message, what)
 
 
 class _Answers:

@@ -120,17 +120,20 @@ def packed_for_worker(message: Any, what: str) -> bytes:
 
 
 def packed_for_this_process(message: Any, what: str) -> bytes:
-    """Pickles what is unpickled here, as long as the message is there; see :func:`packed_for_worker`.
+    """Pickles what is unpickled here, as long as the message is there, in either direction; see the others.
 
     Classes and functions stay what they are. To unpickle those of ``__main__`` that cloudpickle has copied would put
     copies in the place of all attributes of the class that is here: its lists and its methods, which see other globals.
     """
-    packed = io.BytesIO()
     try:
-        _PicklerForHere(packed).dump(message)
-    except Exception as error:
-        raise _unpicklable(message, what, "to a worker process", error) from error
-    return packed.getvalue()
+        return dumps_plainly(message)
+    except Exception:
+        packed = io.BytesIO()
+        try:
+            _PicklerForHere(packed).dump(message)
+        except Exception as error:
+            raise _unpicklable(message, what, "between the caller and the envs that it steps", error) from error
+        return packed.getvalue()
 
 
 class _PicklerForHere(cloudpickle.Pickler):  # type: ignore[misc]

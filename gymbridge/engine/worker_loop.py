@@ -74,6 +74,9 @@ class Side(Protocol):
     def mailbox(self) -> Mails:
         """The messages beside them."""
 
+    def packed(self, message: Any, what: str) -> bytes:
+        """Pickles what the caller is told; see :func:`~gymbridge.engine.mailbox.packed_for_caller`."""
+
     def received_memory(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """The memory in which the worker's rows lie."""
 
@@ -170,6 +173,10 @@ class ProcessSide:
         self.mailbox = mailbox
         self._connection = connection
         self._receiving = receiving or threading.Lock()
+
+    def packed(self, message: Any, what: str) -> bytes:
+        """See :class:`Side`."""
+        return packed_for_caller(message, what)
 
     def received_memory(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """The memory that the caller has handed over: its descriptor comes over the connection."""
@@ -305,9 +312,9 @@ class EnvService:
         if not any(news):
             return in_block
         try:
-            packed = packed_for_caller(news, "what the envs gave")
+            packed = self._side.packed(news, "what the envs gave")
         except Exception:
-            packed = packed_for_caller(self._without_unpicklable(news), "what the envs gave")
+            packed = self._side.packed(self._without_unpicklable(news), "what the envs gave")
         try:
             self._mailbox.put(packed)
         except OSError as error:  # no room for so much
@@ -338,7 +345,7 @@ class EnvService:
 
         def sendable(row: int, value: Any) -> bool:
             try:
-                packed_for_caller(value, f"what env {row} gave")
+                self._side.packed(value, f"what env {row} gave")
             except Exception as error:
                 errors[row] = ToldError.of(error)
                 self._block.state[row - self._first_row] = RowState.FAILED
@@ -369,7 +376,7 @@ class EnvService:
 
     def _answer(self, work: Callable[[], Any]) -> None:
         try:
-            packed, answer = packed_for_caller(work(), "the answer"), Answer.DONE_WITH_MAIL
+            packed, answer = self._side.packed(work(), "the answer"), Answer.DONE_WITH_MAIL
         except Exception as error:
             packed, answer = packed_for_caller((ToldError.of(error), None), "an error"), Answer.FAILED
         self._mailbox.put(packed)
@@ -423,7 +430,7 @@ class EnvService:
             try:
                 result = getattr(self._host, verb)(row - self._first_row, *arguments)
                 if result is not None:
-                    packed_for_caller(result, f"what {verb!r} of env {row} gave")  # each is to fail for itself
+                    self._side.packed(result, f"what {verb!r} of env {row} gave")  # each is to fail for itself
                 results[row] = result
             except Exception as error:
                 errors[row] = ToldError.of(error)

@@ -185,6 +185,10 @@ class _Side:
         self._memory = np.frombuffer(mmap.mmap(-1, max(allocation.nbytes, 1)), np.uint8, allocation.nbytes)
         self.row = RowBytes(allocation.layout, self._memory)
 
+    def packed(self, message: Any, what: str) -> bytes:
+        """See :class:`~gymbridge.engine.worker_loop.Side`."""
+        return packed_for_caller(message, what)
+
     def received_memory(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """See :class:`~gymbridge.engine.worker_loop.Side`."""
         return self._memory

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any, ClassVar
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 from by_hand import assert_equal
@@ -238,6 +239,28 @@ def test_what_the_callers_envs_are_given_leaves_its_classes_as_they_are() -> Non
     Acting.made_here[-1].make().count()  # type: ignore[attr-defined]
     assert num_counted == before + 1
     env.close()
+
+
+def test_what_the_callers_envs_give_leaves_classes_as_they_are() -> None:
+    """The same the other way: of a class that only this function knows."""
+
+    class Told:
+        instances: ClassVar[list[Any]] = []
+
+    class Telling(CountingEnv):
+        def step(self, action: Any) -> Any:
+            *outputs, info = super().step(action)
+            return *outputs, {**info, "told": Told()}
+
+    instances = Told.instances
+    makers = [CountingEnv, Telling]
+    engine: Any = ParallelEngine(makers, GymHostOptions.for_gymnasium(np.dtype("f8")), caller_steps=True)
+    engine.allocate()
+    engine.run(bytes([Op.RESET] * 2), None)
+    report = engine.run(bytes([Op.STEP] * 2), [[0, 0]])
+    assert type(report.steps[1]["told"]) is Told
+    assert Told.instances is instances
+    engine.close()
 
 
 @pytest.mark.parametrize("caller_steps", [True, False])

@@ -168,6 +168,8 @@ def batch_calls(env: NamedEnv, num_envs: int, api: Api, profile: EnvProfile, cor
         calls = [writer.serial(), *writer.parallels()]
         if profile.waits:
             calls.append(writer.pool("step", "threading"))
+    if api == "native" and not profile.awaited and not profile.waits:
+        calls += writer.parallels_with_caller()
     if api == "gymnasium":
         calls = [writer.as_vector_env(call) for call in calls]
     if api == "native" and profile.varies and not profile.awaited:
@@ -193,6 +195,15 @@ class _Writer:
             arguments = f"{self.num_envs}, {self.env.expression}, num_workers={workers}"
             in_turn = math.ceil(self.num_envs / workers)
             yield self._call("ParallelEnv", arguments, "step", workers, in_turn, _waking(workers))
+
+    def parallels_with_caller(self) -> Iterable[BatchCall]:
+        """Where the caller steps a share too, on a core that no worker has."""
+        if min(self.num_envs, self.cores) < 2:
+            return
+        for workers in worker_numbers(self.num_envs - 1, self.cores - 1, waits=False):
+            arguments = f"{self.num_envs}, {self.env.expression}, num_workers={workers}, caller_steps=True"
+            in_turn = math.ceil(self.num_envs / (workers + 1))
+            yield self._call("ParallelEnv", arguments, "step", workers, in_turn, _waking(workers), at_once=workers + 1)
 
     def pools(self) -> Iterable[BatchCall]:
         """In threads, and in processes that each run several, over shared memory and by message."""
@@ -232,9 +243,19 @@ class _Writer:
         name, options = ("AsyncVectorEnv", f", num_workers={workers}") if workers else ("SyncVectorEnv", "")
         return f"{name}([{self.env.expression}] * {self.num_envs}{options})", name
 
-    def _call(self, name: str, arguments: str, use: Use, processes: int, in_turn: int, overhead: str) -> BatchCall:
-        work = self.profile.work_us
-        computing = self.num_envs * work * self.profile.busy / max(1, min(self.cores, processes or self.cores))
+    def _call(
+        self,
+        name: str,
+        arguments: str,
+        use: Use,
+        processes: int,
+        in_turn: int,
+        overhead: str,
+        at_once: int | None = None,
+    ) -> BatchCall:
+        """A call whose envs are stepped in so many processes, of which this one may be one more."""
+        work, stepping = self.profile.work_us, at_once or processes or self.cores
+        computing = self.num_envs * work * self.profile.busy / max(1, min(self.cores, stepping))
         imports = tuple(filter(None, (self.env.import_line, f"from gymbridge import {name}")))
         least_us = max(in_turn * work, computing)
         return BatchCall(f"{name}({arguments})", imports, use, processes, least_us, in_turn, overhead)

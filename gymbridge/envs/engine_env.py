@@ -97,8 +97,8 @@ class EngineEnv(OneCallAtATime, EnvBase):
             reset: count from zero again. What is under way then counts where it ends.
 
         Returns:
-            A dict of ``"workers"``, a list with a dict for each worker: of a ``ParallelEnv`` a process, of a pool an
-            env, of others one, the caller itself. In it
+            A dict of ``"workers"``, a list with a dict for each worker: of a ``ParallelEnv`` a process, and a caller
+            who steps envs too as the last; of a pool an env; of others one, the caller itself. In it
 
             - ``steps``: how many steps of envs it has made; of an env that is a batch of its own, one a call. Those
               that raised are counted, those in which a worker died or an env was given up are not;

@@ -129,10 +129,13 @@ def test_what_is_tried_depends_on_the_env() -> None:
     assert "num_workers=2" in usual
     assert "num_workers=4" not in usual
     assert "Pool" not in usual
+    assert 'ParallelEnv(8, "CartPole-v1", num_workers=1, caller_steps=True)' in usual
+    assert "num_workers=2, caller_steps" not in usual
     assert "num_workers=8" in expressions("native", busy=0.1)
     varying = expressions("native", step_us_99=1e5)
     assert 'exchange="shm"' in varying
     assert 'exchange="queue"' in varying
+    assert "caller_steps" not in expressions("native", busy=0.1) + expressions("pool") + expressions("gymnasium")
     assert "SerialEnv" not in expressions("pool")
     of_vector_envs = expressions("gymnasium")
     assert 'make_vec("CartPole-v1", num_envs=8, vectorization_mode="sync")' in of_vector_envs

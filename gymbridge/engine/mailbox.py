@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
 import types
 import weakref
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 from gymbridge.engine.workers.descriptors import anonymous_file
-from gymbridge.engine.workers.pickling import dumps_plainly, what_cannot_be_pickled
+from gymbridge.engine.workers.pickling import dumps_plainly, loads, what_cannot_be_pickled
 from gymbridge.errors import UnpicklableError
 
 __all__ = ["Mailbox", "packed_for_caller", "packed_for_this_process", "packed_for_worker"]
@@ -73,7 +72,7 @@ class Mailbox:
         Raises:
             EOFError: the file ends before the message does.
         """
-        return pickle.loads(self.take_packed())
+        return loads(self.take_packed())
 
     def take_packed(self) -> memoryview:
         """The same as it was put."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import traceback
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from gymbridge.engine.mailbox import packed_for_caller
+from gymbridge.engine.workers.pickling import loads
 from gymbridge.errors import RemoteEnvError
 
 __all__ = ["RemoteTraceback", "ToldError"]
@@ -63,7 +63,7 @@ class ToldError(NamedTuple):
     def _as_it_was(self) -> Exception | None:
         for pickled, make in ((self.whole, lambda error: error), (self.parts, _from_parts)):
             with suppress(Exception):  # a type that is unknown here, or cannot be made again
-                error: Any = make(pickle.loads(pickled or b""))
+                error: Any = make(loads(pickled or b""))
                 if isinstance(error, Exception) and _name(type(error)) == self.type_name and str(error) == self.message:
                     return error
         return None

@@ -10,7 +10,7 @@ import cloudpickle
 import torch
 from tensordict import LazyStackedTensorDict, MemoryMappedTensor, NonTensorData, TensorDict
 
-from gymbridge.engine.workers.pickling import can_be_pickled, what_cannot_be_pickled
+from gymbridge.engine.workers.pickling import can_be_pickled, loads, what_cannot_be_pickled
 from gymbridge.envs.tensordicts import non_tensor, tensordict_of
 from gymbridge.errors import UnpicklableError
 
@@ -53,7 +53,7 @@ class Parcel(NamedTuple):
 
     def unpacked(self) -> Any:
         """The values; their tensors are views of ``buffers``, which nobody else has."""
-        content, places = pickle.loads(self.contents)
+        content, places = loads(self.contents)
         return _unpacked(content, [self._tensor(_Place(*place)) for place in places])
 
     def _tensor(self, place: _Place) -> torch.Tensor:

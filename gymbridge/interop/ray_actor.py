@@ -24,6 +24,7 @@ from gymbridge.engine.mailbox import packed_for_caller
 from gymbridge.engine.protocol import Allocation, Answer, Command
 from gymbridge.engine.remote_errors import ToldError
 from gymbridge.engine.worker_loop import EnvService, EnvWorker
+from gymbridge.engine.workers.pickling import loads
 from gymbridge.engine.workers.registrations import Registrations, expect_ids_again
 from gymbridge.engine.workers.surroundings import reseed
 from gymbridge.engine.workers.warning_filters import WarningFilter, set_filters
@@ -211,7 +212,7 @@ class _Mail:
 
     def take(self) -> Any:
         """What came with the call."""
-        return pickle.loads(self.given or b"")
+        return loads(self.given or b"")
 
     def put(self, packed: bytes) -> None:
         """Goes back with it."""

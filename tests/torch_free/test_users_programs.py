@@ -103,6 +103,55 @@ def test_what_is_executed_in_names_of_its_own_runs_once(
     assert run_script(tmp_path, script, subprocess_env).splitlines() == ["begun", *STEPPED]
 
 
+OF_MAIN = (
+    ENV
+    + """
+class Told(Exception):
+    instances = []
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.instances.append(self)
+
+    def seen(self):
+        global count
+        count += 1
+
+
+count = 0
+
+
+class Telling(Own):
+    def step(self, action):
+        if action:
+            raise Told("broken")
+        *outputs, info = super().step(action)
+        return *outputs, {**info, "told": Told("fine")}
+
+
+instances, seen = Told.instances, Told.seen
+envs = AsyncVectorEnv([Telling] * 2, num_workers=1)
+envs.reset(seed=0)
+told = [envs.step([0, 0])[4]["told"][0]]
+try:
+    envs.step([0, 1])
+except Told as error:
+    told.append(error)
+envs.close()
+for each in told:
+    each.seen()
+print([type(each) is Told for each in told], count, Told.instances is instances, Told.seen is seen, flush=True)
+"""
+)
+
+
+def test_a_class_of_the_program_stays_as_it_is_when_a_worker_sends_one(
+    tmp_path: Path, subprocess_env: dict[str, str]
+) -> None:
+    """In infos and as an exception; methods that a worker sends along would see globals of their own."""
+    assert run_script(tmp_path, OF_MAIN, subprocess_env).splitlines() == ["begun", "[True, True] 2 True True"]
+
+
 MODULE = f"{ENV}\ngym.register('games/Own-v0', entry_point='games:Own')"
 BY_ID = """
 import games

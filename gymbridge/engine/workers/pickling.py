@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import pickle
+import re
 import reprlib
 import sys
 import types
@@ -15,7 +16,7 @@ import cloudpickle
 
 from gymbridge.errors import UnpicklableError
 
-__all__ = ["can_be_pickled", "dumps", "dumps_plainly", "what_cannot_be_pickled"]
+__all__ = ["can_be_pickled", "dumps", "dumps_plainly", "loads", "what_cannot_be_pickled"]
 
 _DEEPEST = 20
 
@@ -74,6 +75,56 @@ class _PlainPickler(pickle.Pickler):
         if isinstance(obj, (type, types.FunctionType)) and obj.__module__ not in sys.modules:
             raise pickle.PicklingError(f"{obj!r} came here by value")
         return NotImplemented
+
+
+def loads(pickled: bytes | bytearray | memoryview) -> Any:
+    """Unpickles ``pickled``; classes that are here already, whoever sent them first, stay as they are.
+
+    cloudpickle knows a class that it has pickled by value when it comes back, but has it take everything that came with
+    it: copies of its lists, and methods that see copies of the globals.
+
+    Example:
+        >>> class Counter:
+        ...     instances = []
+        >>> instances = Counter.instances
+        >>> type(loads(cloudpickle.dumps(Counter()))) is Counter, Counter.instances is instances
+        (True, True)
+    """
+    if not _BY_VALUE.search(pickled):  # which copies nothing
+        return pickle.loads(pickled)
+    return _Unpickler(io.BytesIO(pickled)).load()
+
+
+_BY_VALUE = re.compile(b"_class_setstate")
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts functions of its own in the place of two of cloudpickle's, as far as it knows these."""
+
+    def __init__(self, file: io.BytesIO):
+        super().__init__(file)
+        self._here: set[int] = set()
+        self._known = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if module == "cloudpickle.cloudpickle":
+            if name in ("_make_skeleton_class", "_make_skeleton_enum"):
+                return functools.partial(self._class, found)
+            if name == "_class_setstate":
+                return functools.partial(self._with_state, found)
+        return found
+
+    def _class(self, make: Any, *arguments: Any) -> Any:
+        *_, tracker_id, _ = arguments
+        is_here = tracker_id is not None and tracker_id in self._known
+        made = make(*arguments)
+        if is_here:
+            self._here.add(id(made))
+        return made
+
+    def _with_state(self, set_state: Any, kind: Any, state: Any) -> Any:
+        return kind if id(kind) in self._here else set_state(kind, state)
 
 
 def what_cannot_be_pickled(value: Any) -> tuple[list[str], Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -344,9 +343,13 @@ class EngineFace(ABC):
         if tensordict is not None:
             require_showable(tensordict, self._shown_leaves)
 
-    @cached_property
+    _known_leaves: list[tuple[NestedKey, TensorSpec]] | None = None
+
+    @property
     def _shown_leaves(self) -> list[tuple[NestedKey, TensorSpec]]:
-        return shown_leaves(self._described)
+        if self._known_leaves is None:
+            self._known_leaves = shown_leaves(self._described)
+        return self._known_leaves
 
     def _picked(self, ops: bytes, mask: torch.Tensor | None) -> tuple[bytes, Rows | None]:
         """The ops of the rows in which the mask picks an env, ``IDLE`` for the others; and which the others are."""

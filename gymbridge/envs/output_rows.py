@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -58,12 +57,15 @@ class RowLayout:
         in_groups = {position for group in flags for position in group}
         self.others = [position for position in range(len(self.keys)) if position not in in_groups]
         self.assemble = reader.assembler(keys)
+        self._completed: RowLayout | None = None
 
-    @cached_property
+    @property
     def completed(self) -> RowLayout:
         """The layout of the same leaves with every flag, these last."""
-        flags = [(*path, name) for path in self.reader.groups.paths for name in FLAGS]
-        return RowLayout(self.reader, [*(self.keys[position] for position in self.others), *flags])
+        if self._completed is None:
+            flags = [(*path, name) for path in self.reader.groups.paths for name in FLAGS]
+            self._completed = RowLayout(self.reader, [*(self.keys[position] for position in self.others), *flags])
+        return self._completed
 
 
 class OutputRow(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
@@ -101,10 +100,18 @@ class RemoteInputs:
         self._places = places
         self._block = block
         self._packer = packer
+        self._made: list[dict[Key, torch.Tensor]] | None = None
 
-    @cached_property
+    @property
     def _placed(self) -> list[dict[Key, torch.Tensor]]:
-        return inputs_of_rows(self._places, self._block)  # of the caller alone: a host has its own
+        """Made at the first use, which is the caller's alone: a host has its own.
+
+        Not by ``cached_property``, whose lock is one for all instances up to Python 3.11: threads would wait for each
+        other's, and for ever for one that an interrupt has left taken.
+        """
+        if self._made is None:
+            self._made = inputs_of_rows(self._places, self._block)
+        return self._made
 
     def write(self, inputs: RoundInputs) -> Sent | None:
         """Writes the leaves of steps that have a place; the rest, or None where there is none."""

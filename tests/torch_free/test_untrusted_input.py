@@ -38,6 +38,7 @@ READERS = {
     "gymbridge/engine/mailbox.py": "an unnamed file that a process and its worker share",
     "gymbridge/engine/makers.py": "a maker of the pickle that is being unpickled",
     "gymbridge/engine/remote_errors.py": "an error within a message of a mailbox",
+    "gymbridge/engine/workers/pickling.py": "what the modules here that call its ``loads`` give it",
     "gymbridge/engine/workers/channel.py": "what this process has just pickled",
     "gymbridge/engine/workers/registrations.py": "ids within the payload of a worker",
     "gymbridge/engine/workers/starter.py": "an unnamed file that the starter has sent over the pair of sockets",
@@ -55,6 +56,8 @@ READERS = {
 
 def unpickles(tree: ast.AST) -> bool:
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    if any(isinstance(each, ast.Name) and each.id == "loads" for each in calls):  # that of gymbridge itself
+        return True
     named = {(ast.unparse(each.value), each.attr) for each in calls if isinstance(each, ast.Attribute)}
     modules = {"pickle", "cloudpickle", "torch", "joblib", "dill", "marshal", "shelve", "np", "numpy"}
     names = {"loads", "load", "Unpickler", "open"}

@@ -8,7 +8,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,16 @@ def subprocess_env() -> dict[str, str]:
     """The environment variables with which a subprocess imports the gymbridge that is under test."""
     paths = [str(Path(gymbridge.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[Path, str], str]:
+    """Calls a program of ``benchmarks/`` in this process: what it says as it refuses an option."""
+
+    def refuse(program: Path, option: str) -> str:
+        monkeypatch.syspath_prepend(program.parent)
+        with pytest.raises(SystemExit, match="2"):
+            import_module(program.stem).main([option])
+        return capsys.readouterr().err
+
+    return refuse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,5 @@ def test_each_front_is_timed(subprocess_env: dict[str, str]) -> None:
     assert [row.count("(") for row in rows] == [2, 2, 2]
 
 
-def test_no_rounds_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.syspath_prepend(PROGRAM.parent)
-    with pytest.raises(SystemExit, match="2"):
-        import_module(PROGRAM.stem).main(["--rounds=0"])
-    assert "expected an integer of 1 or more" in capsys.readouterr().err
+def test_no_rounds_are_refused(refusal: Callable[[Path, str], str]) -> None:
+    assert "expected an integer of 1 or more" in refusal(PROGRAM, "--rounds=0")
